@@ -136,7 +136,7 @@ static kr_family register_average(kr_ctx *ctx)
     info.fields = fields;
     info.n_cache = 1;
     info.cache_names = cache_names;
-    info.packs_rows = true;
+    info.has_packed_rows = true;
     info.has_fixed_steps = true;
     info.create = average_create;
     info.destroy = average_destroy;

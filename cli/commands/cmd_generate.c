@@ -115,7 +115,7 @@ static bool is_single(const generate_values *v)
 static int check_prompts(const generate_values *v)
 {
     if (v->prompts && is_single(v))
-        return refuse("--prompts does not go with -p, -f, -, --load-state, --save-state, --echo or --samples");
+        return refuse("--prompts cannot be combined with -p, -f, -, --load-state, --save-state, --echo or --samples");
     if ((v->prompt != NULL) + (v->file != NULL) + (v->dash != NULL) > 1)
         return refuse("-p, -f and - are three prompts: give one");
     return -1;

@@ -108,7 +108,7 @@ static int info_machine(const info_values *values)
     if (!has_failed)
         cli_report_text(&r, "precision", "%s%s", precisions[info.precision],
                         info.products == info.precision ? ""
-                                                        : ", which no kernel for products has here: they are exact");
+                                                        : " requested; the kernels of matrix products here are exact");
     if (!has_failed && values->is_json) {
         cli_report_text(&r, "device", "%s", kr_ctx_device(ctx));
         cli_report_text(&r, "isa", "%s", kr_ctx_isa(ctx));

@@ -78,7 +78,7 @@ static kr_source *open_raw(const train_setup *s, const char *path)
                           : s->tok            ? kr_tokenizer_size(s->tok)
                                               : 0;
     if (!vocab) {
-        train_refuse(s, "--vocab is missing: how many tokens the ids of %s are below", path);
+        train_refuse(s, "--vocab is missing: give the vocabulary size; all ids in %s must be below it", path);
         return NULL;
     }
     if (v->separator_id >= vocab) {

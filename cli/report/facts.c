@@ -89,7 +89,7 @@ void facts_read(facts *f, kr_ctx *ctx, const char *folder, const char *name)
     kr_json *root = kr_json_parse(ctx, text, bytes, NULL);
     if (!root) snprintf(f->complaint, sizeof f->complaint, "%s: %.200s", name, kr_ctx_message(ctx));
     else if (kr_json_kind_of(root) != KR_JSON_OBJECT)
-        snprintf(f->complaint, sizeof f->complaint, "%s: no object", name);
+        snprintf(f->complaint, sizeof f->complaint, "%s: not a JSON object", name);
     else add_members(f, root, "");
     kr_json_destroy(root);
     kr_ctx_clear(ctx);

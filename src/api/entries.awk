@@ -18,13 +18,16 @@
 # The modules are compiled with these names and export nothing; the entries are what the library exports.
 #
 # A handle is a pointer to an opaque struct; its first member is the kr_ctx that it belongs to. The entry of a function only
-# passes the call on if it has no handles, or if it only reads: all its handles are const, and it returns a value that is no
-# kr_status.
+# passes the call on if it has no handles, or if it only reads: all its handles are const, and it returns a value that is
+# neither a kr_status nor a handle.
 
 BEGIN {
     # They read elements, or take memory, though all their handles are const.
     split("kr_tensor_at kr_tokenizer_encode kr_tokenizer_decode kr_tokenizer_split kr_state_cache", list, " ")
     for (i in list) computes[list[i]] = 1
+    # They return a handle that exists already.
+    split("kr_grad kr_tape_ctx kr_trainer_optimizer kr_bidi_params", list, " ")
+    for (i in list) reads[list[i]] = 1
     # Written by hand in api/error_entries.c.
     split("kr_ctx_status kr_ctx_message kr_ctx_fail kr_ctx_destroy", list, " ")
     for (i in list) by_hand[list[i]] = 1
@@ -89,6 +92,7 @@ function entry_of(proto,    open, head, name, type, n, params, i, p, id, base, i
     n = split(proto, params, ",")
     names = ctx = tape = ""
     computed = type == "void" || type == "kr_status" || name ~ /_(create|open|load|read)$/ || computes[name]
+    if (type ~ /^kr_[a-z0-9_]+ \*$/ && handle[substr(type, 1, length(type) - 2)] && !reads[name]) computed = 1
     for (i = 1; i <= n; i++) {
         p = trim(params[i])
         id = p

@@ -239,7 +239,7 @@ static void check_threads(check_tally *t, const check_setup *many, const char *n
         else snprintf(text, sizeof text, "bits differ, relative error %.1e in %s (must be 0)", worst, where);
     }
     if (many->threads > 1) snprintf(what, sizeof what, "threads, %s: 1 = %d", name, many->threads);
-    else snprintf(what, sizeof what, "%s: once = again", name);
+    else snprintf(what, sizeof what, "%s: run to run", name);
     check_report(t, equal, what, text, (check_measure){ worst, 0 });
     check_free(n.operands);
 }

@@ -307,7 +307,7 @@ static void check_one_thread(const laws *l, check_tally *t, const numbers *whole
             snprintf(text, sizeof text, "the same bits, logits, states%s", l->has_gradients ? " and gradients" : "");
         else snprintf(text, sizeof text, "other bits in %.112s", at < n.nsections ? n.sections[at].name : "all");
     }
-    if (check_on_device(l->ctx)) snprintf(what, sizeof what, "once = again");
+    if (check_on_device(l->ctx)) snprintf(what, sizeof what, "run to run");
     else snprintf(what, sizeof what, "threads: 1 = %d", kr_ctx_threads(l->ctx));
     check_report(t, ok, what, text, (check_measure){ ok ? 0 : NAN, 0 });
     numbers_free(&n);

@@ -114,7 +114,7 @@ void check_networks(check_tally *tally, const check_setup *setup, const char *na
         if (ran && setup->threads == 1)
             snprintf(text, sizeof text, "worst relative error %.1e (at most %.0e), %s again", worst, most,
                      same ? "the same bits" : "other bits");
-        snprintf(what, sizeof what, "%s network, %s: pieces = whole", kr_family_name((kr_family)family), name);
+        snprintf(what, sizeof what, "%s network, %s: chunked = full sequence", kr_family_name((kr_family)family), name);
         check_report(tally, worst <= most && same, what, text, (check_measure){ worst, most });
         check_free(whole);
         check_free(pieces);

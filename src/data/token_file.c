@@ -245,7 +245,8 @@ static bool commit_file(kr_token_writer *w)
 
 bool kr_token_writer_end(kr_token_writer *w, bool commits, kr_tokens *tokens)
 {
-    bool ok = commits && kr_require(w->ctx, w->count > 0, KR_ERR_FORMAT, "tokens: there are no tokens");
+    bool ok = commits && kr_require(w->ctx, w->count > 0, KR_ERR_FORMAT,
+                                    "tokens: the file would be empty; write at least one token");
     if (ok && w->path) ok = commit_file(w) && (!tokens || kr_tokens_open(tokens, w->ctx, w->path));
     else if (ok && tokens) {
         *tokens = (kr_tokens){ .ctx = w->ctx, .separator = -1, .id_memory = w->ids, .start_memory = w->starts };

@@ -404,7 +404,8 @@ static bool check_together(kr_ctx *ctx, const kr_model_values *c, int64_t nsched
         !kr_class_tokens_check(ctx, op, "latents", l->latents, l->n_latents) ||
         !kr_class_tokens_check(ctx, op, "class_tokens", c->network.class_tokens, c->network.n_class_tokens) ||
         !kr_require(ctx, l->n_layer_latents >= 0 && (l->n_layer_latents == 0 || l->layer_latents), KR_ERR_FORMAT,
-                    "%s: n_layer_latents = %d, but layer_latents is no such list", op, l->n_layer_latents))
+                    "%s: n_layer_latents = %d, but layer_latents is not a list of that many valid entries", op,
+                    l->n_layer_latents))
         return false;
     for (int i = 0; i < l->n_layer_latents; i++) {
         char field[64];

@@ -197,7 +197,7 @@ static bool same_fields(const kr_block_kind_info *a, const kr_block_kind_info *b
 static bool same_info(const kr_block_kind_info *a, const kr_block_kind_info *b)
 {
     if (a->config_bytes != b->config_bytes || a->n_fields != b->n_fields || a->n_cache != b->n_cache ||
-        a->packs_rows != b->packs_rows || a->has_fixed_steps != b->has_fixed_steps || a->user != b->user ||
+        a->has_packed_rows != b->has_packed_rows || a->has_fixed_steps != b->has_fixed_steps || a->user != b->user ||
         a->create != b->create || a->destroy != b->destroy || a->forward != b->forward ||
         a->initial_cache != b->initial_cache || a->step_infinite != b->step_infinite)
         return false;

@@ -255,11 +255,11 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
     const kr_block_args args = { .x_bsd = kr_block_masked(tape, input, input->x_bsd),
                                  .cache = before.tensors,
                                  .n_sequences = n,
-                                 .seq_start_bs = m->kind->info.packs_rows ? input->seq_start_bs : NULL,
+                                 .seq_start_bs = m->kind->info.has_packed_rows ? input->seq_start_bs : NULL,
                                  .mask_bs1 = input->mask_bs1,
                                  .path = input->path };
     if (kr_ctx_failed(tape->ctx)) return none;
-    if (input->seq_start_bs && !m->kind->info.packs_rows) return run_alone(tape, m, input->op, &args, &sequences);
+    if (input->seq_start_bs && !m->kind->info.has_packed_rows) return run_alone(tape, m, input->op, &args, &sequences);
     return call(tape, m, input->op, &args);
 }
 

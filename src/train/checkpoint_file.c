@@ -181,7 +181,9 @@ static bool link_best(const kr_trainer *t, kr_run_folder *f)
     bool is_made = false;
     const char *target = step_path + strlen(f->path) + (f->path[strlen(f->path) - 1] != '/');
     if (!kr_path_link(f->ctx, target, path, spare, &is_made)) return false;
-    if (!is_made) kr_note(f->ctx, KR_LOG_WARNING, "%s: this file system has no links; the best is %s", path, target);
+    if (!is_made)
+        kr_note(f->ctx, KR_LOG_WARNING, "%s: symbolic links are not supported here; the best checkpoint is %s", path,
+                target);
     return true;
 }
 

@@ -94,8 +94,8 @@ static bool check_beside(kr_trainer *t, int i)
     for (size_t k = 0; k < sizeof taken / sizeof *taken; k++) is_free = is_free && strcmp(name, taken[k]) != 0;
     for (int k = 0; k < i; k++)
         is_free = is_free && strcmp(name, t->o.extra_files[k] + kr_path_folder_length(t->o.extra_files[k])) != 0;
-    return kr_require(t->ctx, is_free, KR_ERR_ARG, OP ": extra_files[%d] is %s, whose name is empty or another file's",
-                      i, path);
+    return kr_require(t->ctx, is_free, KR_ERR_ARG, OP ": extra_files[%d] is %s, whose name is empty or a duplicate", i,
+                      path);
 }
 
 static bool copy_paths(kr_trainer *t)

@@ -357,5 +357,5 @@ for text in 'prompt\[1\] must be a token from 0 to 255' 'unknown member \\"x\\"'
     'the line has no \\"prompt\\"' 'max_tokens must be a whole number' 'stop must be a text that is not empty' '"finish": "length"'; do
     if grep -q -- "$text" "$out"; then pass; else fail "prompts/errors" "no line has: $text"; fi
 done
-usage prompts_and_prompt '^krait: generate: --prompts does not go with -p' "$model" --prompts "$lines" -p A
+usage prompts_and_prompt '^krait: generate: --prompts cannot be combined with -p' "$model" --prompts "$lines" -p A
 refuses no_prompts '^krait: cannot open no/such: no such file or directory$' "$model" --prompts no/such

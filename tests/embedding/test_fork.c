@@ -78,6 +78,8 @@ static int compute(void *user)
     if (kr_matmul(p->tape, p->x, p->x)) return 2;
     if (kr_ctx_status(p->ctx) != KR_ERR_STATE || strcmp(kr_ctx_message(p->ctx), rule) != 0) return 3;
     kr_ctx_clear(p->ctx);
+    if (kr_network_state(kr_model_network(p->model), 1) || strcmp(kr_ctx_message(p->ctx), rule) != 0) return 12;
+    kr_ctx_clear(p->ctx);
     if (kr_generation_next(p->generation) != KR_ERR_STATE || kr_optimizer_step(p->opt, 0.1, 1) != KR_ERR_STATE)
         return 4;
     if (kr_param_fill(p->param, 1) != KR_ERR_STATE || kr_tape_create(p->ctx, KR_TAPE_GRAD)) return 5;

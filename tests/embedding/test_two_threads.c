@@ -12,6 +12,7 @@
 
 static kr_ctx *ctx;
 static kr_tape *tapes[2];
+static const kr_network *net;
 static atomic_int stage;
 
 static void await(int which)
@@ -29,6 +30,7 @@ static void *intrude(void *arg)
     CHECK(strcmp(kr_ctx_message(ctx), RULE) == 0, "%s", kr_ctx_message(ctx));
     CHECK(kr_backward(tapes[1], NULL) == KR_ERR_STATE, "backward");
     CHECK(!kr_model_load(ctx, "nowhere", NULL) && !kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(2)), "objects");
+    CHECK(!kr_network_state(net, 1), "a state of a const network");
     kr_tape_destroy(tapes[1]); /* refused, too */
     kr_ctx_clear(ctx);
     CHECK(kr_ctx_fail(ctx, KR_ERR_IO, "mine") == KR_ERR_STATE, "an error of its own");
@@ -50,6 +52,13 @@ TEST(two_threads_in_one_context_are_an_error)
     ctx = kr_test_ctx(2, NULL);
     tapes[0] = kr_tape_create(ctx, KR_TAPE_GRAD);
     tapes[1] = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_model_config *config = kr_model_config_create(ctx);
+    kr_model_config_set_d_model(config, 8);
+    config->layers->n_layers = 1;
+    config->mamba2->state_rank = config->mamba2->per_head_dim = 4;
+    config->network->vocab_size = 16;
+    kr_model *model = kr_model_create(ctx, config);
+    net = kr_model_network(model);
     for (int round = 0; round < 2; round++) {
         atomic_store(&stage, 0);
         kr_tape *t = tapes[0];
@@ -66,6 +75,8 @@ TEST(two_threads_in_one_context_are_an_error)
               kr_ctx_message(ctx));
         kr_tape_reset(t);
     }
+    kr_model_destroy(model);
+    kr_model_config_destroy(config);
     kr_tape_destroy(tapes[0]);
     kr_tape_destroy(tapes[1]);
     kr_ctx_destroy(ctx);

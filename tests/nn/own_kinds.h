@@ -289,7 +289,7 @@ static inline kr_family own_packed(void)
 {
     kr_block_kind_info info = own_info();
     info.name = "own_packed";
-    info.packs_rows = info.has_fixed_steps = true;
+    info.has_packed_rows = info.has_fixed_steps = true;
     return own_registered(info);
 }
 

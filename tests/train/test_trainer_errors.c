@@ -36,7 +36,7 @@ TEST(trainer_refuses_options)
     for (int i = 0; i < 5; i++) {
         r.options.extra_files = extra_files[i];
         REFUSED_WITH(n_extra_files, 2,
-                     i == 0 ? "trainer: extra_files[1] is NULL" : "whose name is empty or another file's");
+                     i == 0 ? "trainer: extra_files[1] is NULL" : "whose name is empty or a duplicate");
     }
     REFUSED_WITH(loss, (kr_loss_kind)9, "trainer: loss = 9 is not a kr_loss_kind");
     REFUSED_WITH(label_smoothing, 1.5, "trainer: label_smoothing = 1.5, but must be from 0 to 1");

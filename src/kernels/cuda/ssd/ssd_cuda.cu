@@ -216,5 +216,5 @@ const char *kr_cuda_ssd_path(const kr_ssd_args *a)
     if (uses_tensor_cores(a, &d)) return "tensor cores";
     if (a->angle) return "B and C rotated before";
     if (kr_ssd_recurrence_fits(a)) return "the recurrence";
-    return kr_ssd_tiled_fits(a->nm, a->np, a->nr) ? "tiles" : "plain arithmetic";
+    return kr_ssd_tiled_fits(a->nm, a->np, a->nr) ? "tiled" : "naive";
 }

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* The code path of such arguments in f32, for benchmarks: "tensor cores" (tensor cores), "tiles", "the recurrence", or
- * "plain arithmetic" (naive), which is slow. */
+/* The code path of such arguments in f32, for benchmarks: "tensor cores", "tiled", "the recurrence", or "naive", which is
+ * slow. */
 const char *kr_cuda_ssd_path(const kr_ssd_args *a);
 
 #ifdef __cplusplus

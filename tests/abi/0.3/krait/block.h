@@ -429,7 +429,7 @@ typedef struct kr_block_args {
     kr_tensor *const *cache; /* [n_cache]: the cache before the tokens; never NULL */
     int64_t n_sequences;     /* rows of each cache tensor: b, or the number of packed sequences */
     /* Packed rows: nonzero where a sequence starts, as in kr_block_call. NULL: each row is one sequence; always NULL
-     * unless packs_rows is set. */
+     * unless has_packed_rows is set. */
     kr_tensor *seq_start_bs;
     /* 0 for padding, otherwise 1, in f32 or f64; x is already multiplied by it. NULL: no padding. */
     kr_tensor *mask_bs1;
@@ -443,7 +443,7 @@ typedef struct kr_block_args {
  * before them. It never writes a tensor. It is a pure function written in ops, so that it has gradients:
  *   - calls may split a sequence anywhere: the results are those of one call
  *   - a row does not depend on other rows
- *   - with packs_rows, each packed sequence begins from its own row of the cache
+ *   - with has_packed_rows, each packed sequence begins from its own row of the cache
  *   - called again, it computes the same values (recomputation) */
 typedef struct kr_block_kind_info {
     size_t size; /* set by kr_block_kind_info_init */
@@ -456,7 +456,7 @@ typedef struct kr_block_kind_info {
     int n_cache;                    /* 0 to KR_CACHE_TENSORS */
     const char *const *cache_names; /* [n_cache]: "conv"; names as above, at most 15 letters */
     /* false: the library calls forward for each packed sequence alone. true: forward handles seq_start_bs. */
-    bool packs_rows;
+    bool has_packed_rows;
     /* false; true: every step calls the same ops on the same shapes and reads no values on the host, so that a GPU may
      * capture a step as a graph and replay it without calling forward. */
     bool has_fixed_steps;
