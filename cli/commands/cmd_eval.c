@@ -244,6 +244,7 @@ static int work(evaluation *e)
     e->tape = kr_tape_create(e->ctx, KR_TAPE_NO_GRAD);
     if (cli_failed(e->ctx) || !open_and_score(e) || !print_figures(e)) return CLI_FAILED;
     if (e->values->shows_stats) print_stats(e, e->started - began);
+    cli_print_fallback(e->ctx);
     return cli_interrupted() ? CLI_INTERRUPTED : CLI_OK;
 }
 

@@ -160,6 +160,7 @@ static void print_stats(const generate_run *run)
     print_rate("generated", run->n_new, run->n_new - run->options.n_samples, run->ended - first);
     fprintf(stderr, "%-12s %s\n", "finish", finishes[run->finish]);
     fprintf(stderr, "%-12s %s at most\n", "memory", cli_memory_text(run->ctx).text);
+    cli_print_fallback(run->ctx);
 }
 
 run_status run_answer(generate_run *run)

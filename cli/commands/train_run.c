@@ -197,6 +197,7 @@ static int train(running *r)
     const bool is_reported = cli_write_report(s->values->out);
     if (!r->is_stopped && !s->values->is_quiet && !train_errors_text(s, r->errors, sizeof r->errors)) return CLI_FAILED;
     say_end(r);
+    if (!s->values->is_quiet) cli_print_fallback(s->ctx);
     return is_reported ? CLI_OK : CLI_FAILED;
 }
 

@@ -2,6 +2,9 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cli/common/cli_machine.h"
 
+#include <krait/backend.h>
+
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -73,6 +76,14 @@ cli_machine_name cli_memory_text(const kr_ctx *ctx)
 size_t cli_peak_bytes(const kr_ctx *ctx)
 {
     return kr_ctx_memory(ctx).peak_bytes + kr_ctx_device_memory(ctx).peak_bytes;
+}
+
+void cli_print_fallback(const kr_ctx *ctx)
+{
+    const kr_backend_stats stats = kr_ctx_backend_stats(ctx);
+    if (stats.fallback_calls)
+        fprintf(stderr, "%-12s %" PRIu64 " kernel calls ran on the CPU instead of %s, %.1f MiB transferred\n",
+                "fallback", stats.fallback_calls, kr_ctx_device(ctx), (double)stats.fallback_bytes / 0x1p20);
 }
 
 bool cli_failed(kr_ctx *ctx)

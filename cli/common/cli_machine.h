@@ -64,6 +64,9 @@ cli_machine_name cli_machine_text(const kr_ctx *ctx);
 cli_machine_name cli_memory_text(const kr_ctx *ctx);
 size_t cli_peak_bytes(const kr_ctx *ctx); /* of both together */
 
+/* Prints on stderr how many kernel calls the CPU ran because the device lacks the kernels; nothing if there were none. */
+void cli_print_fallback(const kr_ctx *ctx);
+
 /* Prints the error of ctx, if there is one; true then. */
 bool cli_failed(kr_ctx *ctx);
 

@@ -392,6 +392,9 @@ typedef struct kr_call {
     /* Forward only: dropout probability, in [0, 1), for the stack's input and for the outputs of each block and MLP
      * before they are added to the residual stream (kr_dropout). 0, the default, for evaluation and generation. */
     double dropout;
+    /* Precision of matrix products of this call and of its backward pass; KR_PRECISION_UNSET, the default: that of the
+     * context (kr_ctx_options.precision). */
+    kr_precision precision;
 } kr_call;
 #define kr_call_init(call) KR_STRUCT_INIT(CALL, kr_call, call)
 
@@ -651,6 +654,7 @@ typedef struct kr_bidi_call {
     const kr_cache *caches; /* [n_virtual], initial caches; NULL: zero state */
     /* Dropout probability, in [0, 1), for the stack's input and the output of each pair (kr_dropout). 0 by default. */
     double dropout;
+    kr_precision precision; /* as that of kr_call */
 } kr_bidi_call;
 #define kr_bidi_call_init(call) KR_STRUCT_INIT(BIDI_CALL, kr_bidi_call, call)
 

@@ -6,6 +6,9 @@
 #include "decode/plan.h"
 
 #include "device/device.h"
+#include "ops/autocast.h"
+
+#include <stddef.h>
 
 /* Can a plan run this call, whose arguments have been checked? */
 static bool takes(const kr_tape *tape, const kr_layers *s, const kr_tensor *x, const kr_run *run)
@@ -60,15 +63,30 @@ static kr_tensor *run_stack(kr_tape *tape, const kr_layers *s, kr_tensor *x_bcd,
     return takes(tape, s, x_bcd, run) ? run_plan(tape, s, x_bcd, run) : kr_layers_run(tape, s, x_bcd, run);
 }
 
+/* KR_PRECISION_UNSET also if the caller's struct has no such field. */
+static kr_precision precision_of(const kr_call *call)
+{
+    const bool has_field = call && call->size >= offsetof(kr_call, precision) + sizeof call->precision;
+    return has_field ? call->precision : KR_PRECISION_UNSET;
+}
+
 kr_network_out kr_network_call(kr_tape *tape, const kr_network *net, kr_call_kind kind, kr_tensor *x,
                                const kr_call *call)
 {
-    return kr_network_run_call(tape, net, kind, x, call, run_stack);
+    kr_ctx *ctx = tape ? tape->ctx : NULL;
+    const kr_precision before = kr_precision_begin(ctx, precision_of(call));
+    const kr_network_out out = kr_network_run_call(tape, net, kind, x, call, run_stack);
+    kr_precision_end(ctx, before);
+    return out;
 }
 
 kr_layers_out kr_layers_call(kr_tape *tape, const kr_layers *s, kr_call_kind kind, kr_tensor *x, const kr_call *call)
 {
-    return kr_layers_run_call(tape, s, kind, x, call, run_stack);
+    kr_ctx *ctx = tape ? tape->ctx : NULL;
+    const kr_precision before = kr_precision_begin(ctx, precision_of(call));
+    const kr_layers_out out = kr_layers_run_call(tape, s, kind, x, call, run_stack);
+    kr_precision_end(ctx, before);
+    return out;
 }
 
 kr_block_out kr_layer_call(kr_tape *tape, const kr_layer *layer, kr_call_kind kind, kr_tensor *x,

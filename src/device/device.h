@@ -95,8 +95,8 @@ typedef struct kr_fallback {
 } kr_fallback;
 
 struct kr_device {
-    const kr_device_ops *vtable;  /* NULL: the CPU */
-    kr_precision precision;       /* of kr_exec; never UNSET */
+    const kr_device_ops *vtable; /* NULL: the CPU */
+    kr_precision precision;      /* of kr_exec: of the call that runs (ops/autocast.h), or the context's; never UNSET */
     const kr_device_lists *lists; /* NULL, or NULL members: one after another */
     kr_probe_fn *probe;           /* NULL: none */
     void *probe_user;

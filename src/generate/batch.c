@@ -191,6 +191,12 @@ kr_status kr_row_batch_step(kr_row_batch *batch, const kr_row_event **events, in
     return batch->n_events ? KR_OK : KR_END;
 }
 
+/* On other devices, and with products in bf16, the number of rows selects the kernels. A custom network may do anything. */
+static bool is_exact(const kr_row_batch *b)
+{
+    return !kr_ctx_on_device(b->ctx) && !b->net->is_custom && kr_ctx_info_of(b->ctx).products == KR_PRECISION_EXACT;
+}
+
 kr_row_batch_stats kr_row_batch_stats_of(const kr_row_batch *batch)
 {
     kr_row_batch_stats stats = { .rows = 0 };
@@ -199,7 +205,8 @@ kr_row_batch_stats kr_row_batch_stats_of(const kr_row_batch *batch)
                                   .prompt_tokens = batch->prompt_tokens,
                                   .tokens = batch->tokens,
                                   .grid = batch->grid,
-                                  .state_bytes = batch->state_bytes };
+                                  .state_bytes = batch->state_bytes,
+                                  .is_exact = is_exact(batch) };
     for (const kr_row *row = batch->first; row; row = row->next) {
         const bool generates = row->place >= 0 && row->is_generating;
         stats.generating += generates;

@@ -13,11 +13,24 @@
 
 /* ---- places ---- */
 
+/* Rows that are allocated first. On a device all of them, if they take a small part of its memory: steps are captured for the
+ * addresses of a state, which change when it grows. */
+static int64_t first_capacity(const kr_row_batch *b, const kr_state *like)
+{
+    enum { SMALL_PART = 16 };
+    const kr_device *device = b->ctx->device;
+    size_t free = 0, all = 0;
+    const bool is_known =
+        kr_ctx_on_device(b->ctx) && device->vtable->memory_info && device->vtable->memory_info(device, &free, &all);
+    const size_t rows = (size_t)b->options.max_rows;
+    return is_known && kr_state_info_of(like).bytes <= free / SMALL_PART / rows ? b->options.max_rows : 1;
+}
+
 /* Capacity for one more row: twice as many as before, up to max_rows. */
 static bool make_place(kr_row_batch *b, const kr_state *like)
 {
     if (b->live && b->n_members < b->live->capacity) return true;
-    int64_t capacity = b->live ? 2 * b->live->capacity : 1;
+    int64_t capacity = b->live ? 2 * b->live->capacity : first_capacity(b, like);
     if (capacity > b->options.max_rows) capacity = b->options.max_rows;
     kr_state *wider = kr_state_rows_create(b->ctx, "row_batch", like, capacity);
     if (!wider) return false;

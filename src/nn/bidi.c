@@ -8,12 +8,13 @@
 #include "nn/bidi_impl.h"
 #include "base/sized.h"
 #include "nn/block_config.h"
+#include "ops/autocast.h"
 
 #include <stdio.h>
 
 #define OP "bidi.forward"
 
-KR_DEFAULTS(kr_bidi_call) = { .size = sizeof(kr_bidi_call) };
+KR_DEFAULTS(kr_bidi_call) = { .size = sizeof(kr_bidi_call), .precision = KR_PRECISION_UNSET };
 
 /* State of a call while it passes through the pairs. */
 typedef struct reading {
@@ -164,22 +165,32 @@ static bool allocate(reading *r)
     return !kr_ctx_failed(tape->ctx);
 }
 
-kr_bidi_out kr_bidi_forward(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, const kr_bidi_call *call)
+static kr_bidi_out run_forward(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, const kr_bidi_call *c)
 {
     const kr_bidi_out none = { .y = NULL };
-    kr_bidi_call c;
     kr_dims d;
-    if (!kr_tape_ready(tape, OP) || !kr_require(tape->ctx, bidi != NULL, KR_ERR_ARG, OP ": the stack is NULL") ||
-        !KR_TAKE(tape->ctx, OP, kr_bidi_call, call, &c) ||
-        !kr_require(tape->ctx, c.dropout >= 0 && c.dropout < 1, KR_ERR_ARG,
-                    OP ": dropout = %g, but must be from 0 to below 1", c.dropout) ||
-        !kr_block_begin(tape, bidi->kind, bidi->layers[0].block, &(kr_block_input){ .op = OP, .x_bsd = x_bsd }, &d))
+    if (!kr_block_begin(tape, bidi->kind, bidi->layers[0].block, &(kr_block_input){ .op = OP, .x_bsd = x_bsd }, &d))
         return none;
-    reading r = { .tape = tape, .bidi = bidi, .begin = c.caches, .dropout = c.dropout };
+    reading r = { .tape = tape, .bidi = bidi, .begin = c->caches, .dropout = c->dropout };
     r.x = drop(&r, enter(tape, bidi, x_bsd, &d));
     if (!r.x || !allocate(&r)) return none;
     for (int64_t pair = 0; pair < bidi->nvirtual / 2 && !kr_ctx_failed(tape->ctx); pair++)
         if (tape->recording) run_pair(&r, pair);
         else run_pair_released(&r, pair);
     return kr_ctx_failed(tape->ctx) ? none : (kr_bidi_out){ .y = r.x, .caches = r.end };
+}
+
+kr_bidi_out kr_bidi_forward(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, const kr_bidi_call *call)
+{
+    kr_bidi_call c;
+    if (!kr_tape_ready(tape, OP) || !kr_require(tape->ctx, bidi != NULL, KR_ERR_ARG, OP ": the stack is NULL") ||
+        !KR_TAKE(tape->ctx, OP, kr_bidi_call, call, &c) ||
+        !kr_require(tape->ctx, c.dropout >= 0 && c.dropout < 1, KR_ERR_ARG,
+                    OP ": dropout = %g, but must be from 0 to below 1", c.dropout) ||
+        !kr_precision_check(tape->ctx, OP, c.precision))
+        return (kr_bidi_out){ .y = NULL };
+    const kr_precision before = kr_precision_begin(tape->ctx, c.precision);
+    const kr_bidi_out out = run_forward(tape, bidi, x_bsd, &c);
+    kr_precision_end(tape->ctx, before);
+    return out;
 }

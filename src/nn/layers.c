@@ -3,6 +3,7 @@
 
 #include "base/sized.h"
 #include "nn/block_config.h"
+#include "ops/autocast.h"
 #include "ops/straight_through.h"
 #include "ops/sequences.h"
 
@@ -10,7 +11,7 @@
 
 /* ---- entering a call ---- */
 
-KR_DEFAULTS(kr_call) = { .size = sizeof(kr_call) };
+KR_DEFAULTS(kr_call) = { .size = sizeof(kr_call), .precision = KR_PRECISION_UNSET };
 
 static bool check_state(kr_tape *tape, const char *op, const kr_state_layout *layout, const kr_state *state)
 {
@@ -148,7 +149,8 @@ bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, 
                   const kr_call *call, kr_tensor *x, bool has_class_tokens, bool has_length_class_tokens)
 {
     *run = (kr_run){ .op = op, .mode = mode };
-    if (!kr_tape_ready(tape, op) || !KR_TAKE(tape->ctx, op, kr_call, call, &run->call) || !take_advance(tape, run))
+    if (!kr_tape_ready(tape, op) || !KR_TAKE(tape->ctx, op, kr_call, call, &run->call) ||
+        !kr_precision_check(tape->ctx, op, run->call.precision) || !take_advance(tape, run))
         return false;
     const kr_state *old = run->call.state;
     if (old && !check_state(tape, op, &layout, old)) return false;

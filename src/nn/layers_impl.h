@@ -37,6 +37,7 @@ typedef struct kr_layer_load {
     int64_t nb, ns; /* 0: none was measured */
     kr_dtype dtype;
     kr_ssd_path path;
+    kr_precision precision;
     bool has_state, drop_state, has_mask, has_dropout;
 } kr_layer_load;
 

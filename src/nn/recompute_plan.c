@@ -7,6 +7,7 @@
  * where backward includes the recomputed layer; with m = n there is none. The largest m that fits is used. Layers
  * differ by their streams and class tokens: the one with the most is measured for all.
  */
+#include "device/device.h"
 #include "nn/layers_impl.h"
 
 #include <string.h>
@@ -142,9 +143,10 @@ static bool measure_on_own_tape(const kr_layer_job *job, const kr_layer_load *lo
 
 static bool is_same(const kr_layer_load *a, const kr_layer_load *b)
 {
-    return a->nb == b->nb && a->ns == b->ns && a->dtype == b->dtype && a->path.algorithm == b->path.algorithm &&
-           a->path.chunk_len == b->path.chunk_len && a->has_state == b->has_state && a->drop_state == b->drop_state &&
-           a->has_mask == b->has_mask && a->has_dropout == b->has_dropout;
+    return a->nb == b->nb && a->ns == b->ns && a->dtype == b->dtype && a->precision == b->precision &&
+           a->path.algorithm == b->path.algorithm && a->path.chunk_len == b->path.chunk_len &&
+           a->has_state == b->has_state && a->drop_state == b->drop_state && a->has_mask == b->has_mask &&
+           a->has_dropout == b->has_dropout;
 }
 
 /* Held for two copies only, so that waiting is short. */
@@ -202,6 +204,7 @@ int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow
                                  .ns = flow->x->dims[1] + (run->has_class_tokens ? rows_to_come(s, job->v) : 0),
                                  .dtype = flow->x->dtype,
                                  .path = job->path,
+                                 .precision = tape->ctx->device->precision,
                                  .has_state = run->call.state && !kr_state_is_initial(run->call.state),
                                  .drop_state = job->drop_state,
                                  .has_mask = job->mask_bs1 != NULL,

@@ -3,6 +3,34 @@
 
 #include "device/device.h"
 
+/* ---- the precision of a call ---- */
+
+static bool is_precision(kr_precision precision)
+{
+    return precision >= KR_PRECISION_EXACT && precision <= KR_PRECISION_BF16;
+}
+
+bool kr_precision_check(kr_ctx *ctx, const char *op, kr_precision precision)
+{
+    return kr_require(ctx, precision == KR_PRECISION_UNSET || is_precision(precision), KR_ERR_ARG,
+                      "%s: precision = %d is not a kr_precision", op, (int)precision);
+}
+
+kr_precision kr_precision_begin(kr_ctx *ctx, kr_precision precision)
+{
+    if (!ctx || !ctx->device) return KR_PRECISION_UNSET;
+    const kr_precision before = ctx->device->precision;
+    if (is_precision(precision)) ctx->device->precision = precision;
+    return before;
+}
+
+void kr_precision_end(kr_ctx *ctx, kr_precision before)
+{
+    if (is_precision(before)) ctx->device->precision = before;
+}
+
+/* ---- what it means ---- */
+
 bool kr_autocasts(const kr_ctx *ctx)
 {
     return ctx->device->precision == KR_PRECISION_BF16 && kr_accepts(ctx, matmul_a, KR_DTYPE_BF16) &&

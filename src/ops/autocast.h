@@ -1,6 +1,9 @@
 /* autocast.h - mixed precision as a policy of the call: which activations are stored in bf16.
  *
- *   kr_ctx_options.precision   matrix products and the state space core         activations
+ * The precision is that of kr_call, or else that of the context. It holds until the call returns, and again in the backward
+ * pass of what the call has recorded: each node has the precision under which it was recorded (tape/backward.c).
+ *
+ *   precision                  matrix products and the state space core         activations
  *   exact                      in the operands' type                            of the type of their op's operands
  *   tf32                       may round f32 operands to tf32, inside           the same
  *   bf16                       round f32 operands to bf16                       bf16 if such readers alone round them, else
@@ -17,6 +20,14 @@
 #define KR_OPS_AUTOCAST_H
 
 #include "tape/tape_impl.h"
+
+/* Sets the precision of ops until kr_precision_end, which takes what this returns. UNSET, and a value that kr_precision_check
+ * refuses, change nothing. A call does both, whether it fails or not. */
+kr_precision kr_precision_begin(kr_ctx *ctx, kr_precision precision);
+void kr_precision_end(kr_ctx *ctx, kr_precision before);
+
+/* Is it a kr_precision, or UNSET? */
+bool kr_precision_check(kr_ctx *ctx, const char *op, kr_precision precision);
 
 /* Do products round f32 operands to bf16, and take bf16 ones? */
 bool kr_autocasts(const kr_ctx *ctx);

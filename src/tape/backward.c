@@ -62,9 +62,11 @@ static bool check_writes(kr_ctx *ctx, const kr_node *node)
 bool kr_run_backward(kr_tape *tape, const kr_node *stop)
 {
     kr_temporary *outer = tape->temporaries;
+    const kr_precision precision = tape->ctx->device->precision;
     for (const kr_node *node = tape->last; node != stop; node = node->prev) {
         if (!reached(node)) continue;
         tape->temporaries = NULL;
+        tape->ctx->device->precision = node->precision;
         tape->ctx->device->op = tape->ctx->device->last_op = node->rule->name;
         if (check_writes(tape->ctx, node)) node->rule->backward(&(kr_back){ tape->ctx, tape, node });
         kr_release_temporaries(tape);
@@ -75,6 +77,7 @@ bool kr_run_backward(kr_tape *tape, const kr_node *stop)
         }
     }
     tape->temporaries = outer;
+    tape->ctx->device->precision = precision;
     return !kr_ctx_failed(tape->ctx);
 }
 

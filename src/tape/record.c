@@ -57,6 +57,7 @@ static bool append(kr_tape *tape, const kr_record_args *args)
                        .n_out = args->n_out,
                        .n_saved = args->n_saved,
                        .attrs = attrs,
+                       .precision = tape->ctx->device->precision,
                        .nwrites = tape->replayed ? tape->replayed->nwrites : tape->ctx->nwrites };
     node->in = copy_list(list, args->in, args->n_in);
     node->out = copy_list(list + args->n_in, args->out, args->n_out);

@@ -28,6 +28,7 @@ struct kr_node {
     int n_in, n_out, n_saved;
     kr_tensor **in, **out, **saved;
     void *attrs;
+    kr_precision precision; /* under which it was recorded, and is run backwards */
     uint64_t nwrites; /* of the context when it was recorded: a tensor written later no longer holds the op's input */
 };
 

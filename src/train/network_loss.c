@@ -5,6 +5,7 @@
  */
 #include "base/sized.h"
 #include "nn/network_impl.h"
+#include "ops/autocast.h"
 #include "ops/loss_impl.h"
 #include "ops/sequences.h"
 
@@ -149,6 +150,20 @@ static kr_tensor *targeted(kr_tape *tape, const kr_loss_call *c, kr_tensor *y, k
     return kr_target_loss(tape, c->kind, y, c->targets, &o);
 }
 
+/* The forward pass and the loss of its outputs. */
+static kr_loss_out run(kr_tape *tape, const kr_network *net, const kr_loss_call *c, kr_tensor *x, kr_tensor *labels,
+                       kr_tensor *mask)
+{
+    const kr_network_out out = kr_network_forward(tape, net, x, c->call);
+    if (kr_ctx_failed(tape->ctx)) return (kr_loss_out){ .loss = NULL };
+    kr_loss_out result = { .y = out.y, .state = out.state };
+    result.loss = c->kind == KR_LOSS_CROSS_ENTROPY ? labelled(tape, net, c, &out, labels, mask, &result.scores)
+                                                   : targeted(tape, c, out.y, &result.scores);
+    if (result.loss) return result;
+    kr_blame(tape->ctx, OP);
+    return (kr_loss_out){ .loss = NULL };
+}
+
 kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_call *call)
 {
     const kr_loss_out none = { .loss = NULL };
@@ -164,12 +179,8 @@ kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_
         how.cu_seqlens = NULL;
     }
     if (is_labelled && !labels && (!can_shift(tape->ctx, net, &c) || !shift(tape, &c, &labels, &mask))) return none;
-    const kr_network_out out = kr_network_forward(tape, net, x, &how);
-    if (kr_ctx_failed(tape->ctx)) return none;
-    kr_loss_out result = { .loss = NULL, .y = out.y, .state = out.state };
-    result.loss = is_labelled ? labelled(tape, net, &c, &out, labels, mask, &result.scores)
-                              : targeted(tape, &c, out.y, &result.scores);
-    if (result.loss) return result;
-    kr_blame(tape->ctx, OP);
-    return none;
+    const kr_precision before = kr_precision_begin(tape->ctx, how.precision);
+    const kr_loss_out out = run(tape, net, &c, x, labels, mask);
+    kr_precision_end(tape->ctx, before);
+    return out;
 }

@@ -26,6 +26,22 @@ static int in_child(int (*fn)(void *user), void *user)
     return 2000;
 }
 
+/* KR_DEVICE is another until restore_device. */
+static char kept_device[64];
+
+static void set_device(const char *name)
+{
+    const char *before = getenv("KR_DEVICE");
+    snprintf(kept_device, sizeof kept_device, "%s", before ? before : "");
+    setenv("KR_DEVICE", name, 1);
+}
+
+static void restore_device(void)
+{
+    if (*kept_device) setenv("KR_DEVICE", kept_device, 1);
+    else unsetenv("KR_DEVICE");
+}
+
 typedef struct parent {
     kr_ctx *ctx;
     kr_tape *tape;
@@ -139,27 +155,26 @@ static void check_children(int threads)
     destroy_parent(&p);
 }
 
+/* On the CPU, whatever KR_DEVICE says: a GPU cannot be used in the child of a process that has used it. */
 TEST(a_forked_child_cannot_compute_but_destroy)
 {
+    set_device("cpu");
     check_children(1);
     check_children(2);
     check_children(4);
+    restore_device();
 }
 
 /* A device whose memory the child must not touch. */
 TEST(a_forked_child_leaves_the_device_alone)
 {
-    const char *before = getenv("KR_DEVICE");
-    char kept[64] = "";
-    if (before) snprintf(kept, sizeof kept, "%s", before);
-    setenv("KR_DEVICE", "mock:1", 1);
+    set_device("mock:1");
     parent p = make_parent(2);
     const int got = in_child(compute, &p);
     CHECK(got == 0, "the child ended with %d", got);
     CHECK_OK(p.ctx);
     destroy_parent(&p);
-    if (before) setenv("KR_DEVICE", kept, 1);
-    else unsetenv("KR_DEVICE");
+    restore_device();
 }
 
 /* ---- a model of the parent ---- */
@@ -214,11 +229,10 @@ static void check_shared_child(int (*fn)(void *user))
 
 TEST(a_forked_child_shares_the_model_of_its_parent)
 {
-    const char *before = getenv("KR_DEVICE");
-    if (before && *before && strcmp(before, "cpu") != 0) SKIP("a device belongs to the parent");
+    set_device("cpu");
     check_shared_child(share);
-    setenv("KR_DEVICE", "mock", 1);
+    restore_device();
+    set_device("mock");
     check_shared_child(refuse);
-    if (before) setenv("KR_DEVICE", before, 1);
-    else unsetenv("KR_DEVICE");
+    restore_device();
 }

@@ -11,10 +11,12 @@
 
 enum { MANY = 64 };
 
+/* On the CPU, whatever KR_DEVICE says: a driver of a GPU has threads of its own, which are not counted here. */
 static kr_ctx *ctx_of(int threads, bool pins)
 {
     kr_ctx_options options;
     kr_ctx_options_init(&options);
+    options.device = "cpu";
     options.threads = threads;
     options.pin_threads = pins;
     kr_ctx *ctx = kr_ctx_create(&options);

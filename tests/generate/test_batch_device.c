@@ -103,3 +103,65 @@ TEST(rows_on_devices_generate_the_tokens_of_the_processor)
               (int)most);
     }
 }
+
+/* ---- memory of the states ---- */
+
+/* Rows that there is memory for after the first step of a row. */
+static int64_t first_capacity(const char *device, int64_t max_rows)
+{
+    kr_ctx *ctx = chat_device(device, KR_PRECISION_EXACT);
+    kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
+    kr_row_batch_options o;
+    kr_row_batch_options_init(&o);
+    o.max_rows = max_rows;
+    kr_row_batch *batch = kr_row_batch_create(ctx, net, NULL, &o);
+    const kr_row_event *events;
+    int64_t count, capacity = 0;
+    start(kr_row_create(batch), 1, 0);
+    while (!capacity && kr_row_batch_step(batch, &events, &count) == KR_OK)
+        if (batch->live) capacity = batch->live->capacity;
+    CHECK_OK(ctx);
+    kr_row_batch_destroy(batch);
+    kr_network_destroy(net);
+    kr_ctx_destroy(ctx);
+    return capacity;
+}
+
+/* A state that grows has other addresses, for which steps are captured anew. */
+TEST(states_on_devices_do_not_grow_where_memory_is_plenty)
+{
+    CHECK(first_capacity("cpu", 100) == 1, "on the processor");
+    CHECK(first_capacity("mock", 100) == 100, "on a device");
+    CHECK(first_capacity("mock:3", 100) == 100, "on a small device");
+    CHECK(first_capacity("mock:3", 1 << 12) == 1, "more than a small device has");
+}
+
+/* ---- exactness ---- */
+
+static bool is_exact(const char *device, const char *isa, kr_precision precision)
+{
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.device = device;
+    options.isa = isa;
+    options.precision = precision;
+    options.threads = 1;
+    kr_ctx *ctx = kr_ctx_create(&options);
+    kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
+    kr_row_batch *batch = kr_row_batch_create(ctx, net, NULL, NULL);
+    const bool result = kr_row_batch_stats_of(batch).is_exact;
+    CHECK_OK(ctx);
+    kr_row_batch_destroy(batch);
+    kr_network_destroy(net);
+    kr_ctx_destroy(ctx);
+    return result;
+}
+
+TEST(a_batch_tells_whether_rows_are_exact)
+{
+    CHECK(is_exact("cpu", NULL, KR_PRECISION_EXACT), "the processor");
+    CHECK(is_exact("cpu", "ref", KR_PRECISION_EXACT), "the reference");
+    CHECK(!is_exact("cpu", "ref", KR_PRECISION_BF16), "products in bf16");
+    CHECK(!is_exact("mock", NULL, KR_PRECISION_EXACT), "a device");
+    CHECK(!kr_row_batch_stats_of(NULL).is_exact, "no batch");
+}

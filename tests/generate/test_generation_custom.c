@@ -3,6 +3,8 @@
 #include "tests/temp_folder.h"
 #include "tests/generate/chat.h"
 
+#include <krait/batch.h>
+
 /* The built-in network again, out of its own parts: an embedding, a stack, a norm, the embedding as head. */
 static kr_tensor *forward(void *user, kr_tape *tape, kr_tensor *ids, kr_state *state, const kr_call *call)
 {
@@ -201,4 +203,17 @@ TEST(custom_generation_needs_forward)
     CHECK_ERROR_HAS(l.ctx, KR_ERR_ARG, "the network takes features");
     drop_loop(&l);
     kr_ctx_destroy(l.ctx);
+}
+
+TEST(rows_of_custom_networks_promise_no_bits)
+{
+    kr_ctx *ctx = chat_device("cpu", KR_PRECISION_EXACT);
+    kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL), *own = by_hand(ctx, net);
+    kr_row_batch *batch = kr_row_batch_create(ctx, own, NULL, NULL);
+    CHECK_OK(ctx);
+    CHECK(!kr_row_batch_stats_of(batch).is_exact, "a custom network");
+    kr_row_batch_destroy(batch);
+    kr_network_destroy(own);
+    kr_network_destroy(net);
+    kr_ctx_destroy(ctx);
 }

@@ -166,6 +166,8 @@ TEST(shared_networks_are_destroyed_in_every_order)
         owner[2] = kr_network_share(ctx[2], owner[1]); /* of a shared one */
         CHECK(live(ctx[0]) == whole, "sharing takes nothing from the owner");
         CHECK(live(ctx[1]) == live(ctx[2]), "headers: %zu and %zu bytes", live(ctx[1]), live(ctx[2]));
+        const size_t headers = live(ctx[1]) - idle[1], n = (size_t)kr_params_count(kr_network_params(owner[1]));
+        CHECK(headers < 4096 + n * 1024, "%zu bytes for %zu parameters", headers, n); /* 24 layers: 0.2 MiB */
         for (int i = 0; i < 3; i++) {
             const int which = orders[o % 6][i];
             CHECK(kr_params_values_hash(kr_network_params(owner[which])) == hash, "order %d: the weights are gone", o);

@@ -25,7 +25,8 @@
  * On the CPU the tokens of a row, and the bits of its state, depend on its own tokens, options and seed only: not on
  * other rows, on when they join and leave, or on the number of threads. A text is read in pieces of a fixed number of
  * tokens, the grid, counted from the beginning of each feed; the last token of each feed is read by itself, as a
- * generated token is. A GPU chooses its kernels by the number of rows, so that a row may differ in its last bits. */
+ * generated token is. A GPU chooses its kernels by the number of rows, so that a row may differ in its last bits;
+ * kr_row_batch_stats.is_exact tells which of the two holds. */
 #ifndef KRAIT_BATCH_H
 #define KRAIT_BATCH_H
 
@@ -96,7 +97,10 @@ typedef struct kr_row_batch_stats {
     int64_t tokens;        /* tokens generated so far */
     int64_t grid;          /* tokens in a piece */
     size_t state_bytes;    /* memory of one row's state; 0 before the first one was read */
-    uint64_t reserved[8];  /* 0; for later versions */
+    /* The bits of a row depend on its own tokens, options and seed only, not on other rows. True on the CPU; false on other
+     * devices, with products in bf16 (kr_ctx_info.products), and for custom networks. */
+    bool is_exact;
+    uint64_t reserved[7]; /* 0; for later versions */
 } kr_row_batch_stats;
 
 /* Counts so far; all 0 for NULL. */
