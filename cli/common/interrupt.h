@@ -1,12 +1,12 @@
-/* interrupt.h - Ctrl-C, and a polite kill, as a question that long work asks itself between two steps. */
+/* interrupt.h - SIGINT (Ctrl-C) and SIGTERM as a flag that long work reads between two steps. */
 #ifndef KR_CLI_COMMON_INTERRUPT_H
 #define KR_CLI_COMMON_INTERRUPT_H
 
 #include <stdbool.h>
 
-/* From here on the first SIGINT is only remembered, until it is forgotten; a second one ends the program. A program
- * that was started to ignore it still does. SIGPIPE is ignored: a write to a reader that has gone fails with EPIPE
- * instead. */
+/* From here on the first SIGINT only sets a flag, until it is cleared; a second one, at least 0.3 seconds later, ends the
+ * program. If SIGINT was ignored at the start it stays ignored. SIGPIPE is ignored: a write to a closed pipe fails with
+ * EPIPE instead. */
 void cli_watch_interrupts(void);
 
 /* The same for SIGTERM too, for work that saves its results. */
