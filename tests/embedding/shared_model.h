@@ -6,15 +6,16 @@
 
 static const char shared_text[] = "It's a tale of 12 worlds, and  of none.\n\tWe've said: caf\xc3\xa9!";
 
-/* The 256 bytes and two words, split by the expression of GPT-2. */
-static inline void put_shared_tokenizer(const char *path)
+/* The 256 bytes and two words, split by the expression of GPT-2, or not split. */
+static inline void put_shared_tokenizer(const char *path, bool use_regex)
 {
     static char json[8192];
     size_t n = (size_t)snprintf(json, sizeof json,
                                 "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [], "
                                 "\"normalizer\": {\"type\": \"NFC\"}, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
-                                "\"add_prefix_space\": false, \"use_regex\": true}, \"post_processor\": null, "
-                                "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {");
+                                "\"add_prefix_space\": false, \"use_regex\": %s}, \"post_processor\": null, "
+                                "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {",
+                                use_regex ? "true" : "false");
     for (int byte = 0, others = 0; byte < 256; byte++) { /* the letters of byte-level vocabularies */
         const bool is_own = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
         n += (size_t)snprintf(json + n, sizeof json - n, "%s\"\\u%04x\": %d", byte ? ", " : "",
@@ -39,7 +40,13 @@ static inline void save_shared_model(kr_ctx *ctx)
     kr_model_destroy(model);
     kr_model_config_destroy(config);
     snprintf(path, sizeof path, "%s/tokenizer.json", in_folder("m"));
-    put_shared_tokenizer(path);
+    put_shared_tokenizer(path, true);
+    kr_tokenizer *tok = kr_tokenizer_load(ctx, path);
+    if (kr_ctx_status(ctx) == KR_ERR_UNSUPPORTED) { /* built without PCRE2 */
+        kr_ctx_clear(ctx);
+        put_shared_tokenizer(path, false);
+    }
+    kr_tokenizer_destroy(tok);
 }
 
 static inline void drop_shared_model(void)
