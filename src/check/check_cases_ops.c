@@ -467,10 +467,30 @@ CASE(head_cross_entropy)
                                         vector_ids(r, KR_SHAPE(9), 101), &o));
 }
 
+/* A square, which needs no logarithm; and an exponent for numbers of both signs that has one. */
+CASE(squares)
+{
+    vector_out(r, kr_pow_scalar(t, X(0, -4, 4, 5, 37), 2));
+    vector_out(r, kr_pow_scalar(t, X(1, -4, 4, 5, 37), 1));
+}
+
 /* Rows of several vectors, which narrow ones do not fill. */
 CASE(wide_layer_norm)
 {
     vector_out(r, kr_layer_norm(t, X(0, -4, 4, 5, 145), X(1, 0.5, 2, 145), X(2, -1, 1, 145), NULL));
+}
+/* Without a bias, and without a gain. */
+CASE(partial_layer_norm)
+{
+    vector_out(r, kr_layer_norm(t, X(0, -4, 4, 5, 37), X(1, 0.5, 2, 37), NULL, NULL));
+    vector_out(r, kr_layer_norm(t, X(2, -4, 4, 5, 37), NULL, X(3, -1, 1, 37), NULL));
+}
+
+/* Gradients that are added to those of a residual connection. */
+CASE(residual_norm)
+{
+    kr_tensor *x = X(0, -4, 4, 5, 37);
+    vector_out(r, kr_add(t, x, kr_rms_norm(t, x, X(1, 0.5, 2, 37), NULL)));
 }
 CASE(wide_segsum)
 {
@@ -580,5 +600,8 @@ static const vector_case cases[] = {
     ROW(wide_segsum, "segsum, segsum_bwd"),
     ROW(rotate_groups, "rotate, rotate_bwd"),
     ROW(ssd_mamba3_double, "ssd, ssd_bwd"),
+    ROW(partial_layer_norm, "layer_norm, layer_norm_bwd"),
+    ROW(residual_norm, "norm, norm_bwd"),
+    ROW(squares, "pow_scalar, pow_scalar_bwd"),
 };
 const vector_table vector_ops = { cases, sizeof cases / sizeof *cases, 1 };
