@@ -388,7 +388,7 @@ TEST(forks_snapshots_and_files_of_rows_continue_alike)
 
 /* ---- cancelling ---- */
 
-TEST(a_cancelled_row_goes_on_from_what_it_has_read)
+TEST(a_cancelled_row_continues_from_what_it_has_read)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
