@@ -20,7 +20,8 @@
  * A row is a text: tokens that were fed or generated, and the state after them. Fed tokens are queued; kr_row_batch_step
  * reads them in pieces and generates one token for each row that has read its prompt and wants to generate. Rows can be
  * created, fed, forked, cancelled and destroyed between any two steps. The states of the generating rows lie side by
- * side in memory that is allocated once; when a row joins or leaves, at most two rows are copied.
+ * side; when a row joins or leaves, at most two rows are copied. Memory for them is doubled when rows need it, up to
+ * max_rows, and only then the others are copied, too.
  *
  * On the CPU the tokens of a row, and the bits of its state, depend on its own tokens, options and seed only: not on
  * other rows, on when they join and leave, or on the number of threads. A text is read in pieces of a fixed number of
@@ -43,7 +44,7 @@ typedef struct kr_row kr_row;
 
 typedef struct kr_row_batch_options {
     size_t size;            /* set by kr_row_batch_options_init */
-    int64_t max_rows;       /* 32: rows that generate in one step; others wait. Their states are allocated together */
+    int64_t max_rows;       /* 32: rows that generate in one step; others wait */
     int64_t grid;           /* 0: chosen for network and device. Tokens that are read at once, of one row */
     int64_t prefill_tokens; /* 0: four times the grid. Prompt tokens, of all rows, that one step reads at most */
 } kr_row_batch_options;
