@@ -178,7 +178,9 @@ KR_API kr_row_info kr_row_info_of(const kr_row *row);
  * 0. */
 KR_API kr_status kr_row_state_norms(kr_row *row, int64_t slot, double *norms, int64_t capacity, int64_t *count);
 
-/* ==== Snapshots ==== */
+/* ==== Snapshots ====
+ *
+ * What a row was at one moment, in memory, in a file or as a stream of bytes. */
 
 typedef struct kr_snapshot kr_snapshot;
 
@@ -190,10 +192,33 @@ KR_API void kr_snapshot_destroy(kr_snapshot *snapshot);
 /* Makes the row what the snapshot holds. The row does not generate afterwards. After an error it has not changed. */
 KR_API kr_status kr_row_restore(kr_row *row, const kr_snapshot *snapshot);
 
-/* The same with a file, which is bound to the network's weights as those of kr_state_save are. Loading untrusted files
- * is safe. After an error the row has not changed. */
+typedef struct kr_snapshot_info {
+    int64_t tokens;       /* tokens of the text: fed and generated */
+    int64_t queued;       /* of them, not read yet */
+    size_t bytes;         /* memory of the snapshot; on a GPU most of it is the GPU's */
+    uint64_t reserved[5]; /* 0; for later versions */
+} kr_snapshot_info;
+
+/* What a snapshot holds; all 0 for NULL. */
+KR_API kr_snapshot_info kr_snapshot_info_of(const kr_snapshot *snapshot);
+
+/* Snapshot and restore with a file, which is bound to the network's weights as those of kr_state_save are. Loading
+ * untrusted files is safe. After an error the row has not changed. */
 KR_API KR_MUST_CHECK kr_status kr_row_save(kr_row *row, const char *path);
 KR_API KR_MUST_CHECK kr_status kr_row_load(kr_row *row, const char *path);
+
+/* Takes the next `bytes` bytes. Any status other than KR_OK is the error of the call. */
+typedef kr_status kr_write_fn(void *user, const void *data, size_t bytes);
+
+/* Puts the next bytes, from 1 to `capacity`, at data, and their number into *bytes. KR_END at the end; any other status is
+ * the error of the call. */
+typedef kr_status kr_read_fn(void *user, void *data, size_t capacity, size_t *bytes);
+
+/* The bytes of such a file to and from functions of the program: for a socket, an archive, or memory. Reading takes all
+ * bytes up to KR_END; a program that does not trust their source limits their number in its function. kr_snapshot_read
+ * returns NULL after an error; the caller destroys the snapshot. */
+KR_API KR_MUST_CHECK kr_status kr_snapshot_write(const kr_snapshot *snapshot, kr_write_fn *write, void *user);
+KR_API kr_snapshot *kr_snapshot_read(kr_row_batch *batch, kr_read_fn *read, void *user);
 
 #ifdef __cplusplus
 }
