@@ -90,6 +90,11 @@ typedef struct kr_row_event {
  * then and must be destroyed or restored. */
 KR_API KR_MUST_CHECK kr_status kr_row_batch_step(kr_row_batch *batch, const kr_row_event **events, int64_t *count);
 
+/* Replaces prefill_tokens, from the next step on: the prompt tokens, of all rows, that one step reads at most. 0: none, and a
+ * step with no row that generates returns KR_END; -1: all that are queued. A piece is never cut: one is read if it is longer
+ * than a positive limit. The bits of rows do not depend on it where kr_row_batch_stats.is_exact holds. */
+KR_API kr_status kr_row_batch_set_prefill(kr_row_batch *batch, int64_t prefill_tokens);
+
 typedef struct kr_row_batch_stats {
     int64_t rows;          /* rows of the batch */
     int64_t generating;    /* rows that take part in the next step */
