@@ -185,7 +185,7 @@ kr_status kr_row_batch_step(kr_row_batch *batch, const kr_row_event **events, in
         kr_blame(ctx, "%s", op);
         return ctx->status;
     }
-    qsort(batch->events, (size_t)batch->n_events, sizeof *batch->events, in_order);
+    if (batch->n_events > 1) qsort(batch->events, (size_t)batch->n_events, sizeof *batch->events, in_order);
     *events = batch->events;
     *count = batch->n_events;
     return batch->n_events ? KR_OK : KR_END;
