@@ -53,7 +53,7 @@ static bool make_parts(kr_row_batch *b, const char *op)
     return kr_require(ctx,
                       b->members && b->ids && b->allowed && kr_sampler_work_init(&b->work, ctx, &b->arena, b->vocab),
                       KR_ERR_NOMEM, "%s: no memory for %zu rows of %lld tokens", op, rows, (long long)b->vocab) &&
-           b->tape && b->decoder;
+           ((b->tape && b->decoder) || kr_blame(ctx, "%s", op));
 }
 
 bool kr_row_batch_can_run(kr_ctx *ctx, const char *op, const kr_network *net, const kr_tokenizer *tok)

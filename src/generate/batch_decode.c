@@ -110,6 +110,19 @@ bool kr_row_batch_leave(kr_row *row, bool keep)
     return done;
 }
 
+void kr_row_batch_clear(kr_row_batch *b)
+{
+    kr_decoder_drop_samples(b->decoder);
+    for (int64_t i = 0; i < b->n_members; i++) {
+        if (b->device) kr_device_sampler_clear(b->device, i);
+        b->members[i]->place = -1;
+    }
+    b->n_members = 0;
+    if (b->live) kr_decoder_forget(b->decoder, b->live);
+    kr_state_destroy(b->live);
+    b->live = NULL;
+}
+
 /* The waiting row with the smallest ticket; NULL: none. */
 static kr_row *next_ready(const kr_row_batch *b)
 {

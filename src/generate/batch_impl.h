@@ -230,6 +230,9 @@ bool kr_row_batch_read(kr_row_batch *batch, int64_t most);
  * its place. False after an error. */
 bool kr_row_batch_leave(kr_row *row, bool keep);
 
+/* No row is in place any longer; their states are lost, and memory for them is freed. What was computed ahead is dropped. */
+void kr_row_batch_clear(kr_row_batch *batch);
+
 /* Takes in ready rows while there are places, and lets rows leave that have finished. False after an error. */
 bool kr_row_batch_assemble(kr_row_batch *batch);
 

@@ -263,6 +263,7 @@ bool kr_row_settings_make(kr_row_settings *s, const kr_row_batch *batch, const c
 {
     kr_ctx *ctx = batch->ctx;
     s->options = *options;
+    s->options.sampler = NULL; /* each row has its own */
     return check_options(batch, op, &s->options) &&
            kr_sampler_take_options(ctx, sampler_op, options->sampler, batch->vocab, &s->sampler) &&
            kr_require(ctx, copy_lists(arena, &s->options, &s->sampler, &s->stops), KR_ERR_NOMEM,

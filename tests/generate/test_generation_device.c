@@ -36,7 +36,7 @@ static void run_chat(kr_ctx *ctx, kr_family family, kr_dtype dtype, const kr_gen
     kr_generation_feed(g, prompt, 5);
     chat_on(record, g, STEPS);
     CHECK_OK(ctx);
-    *launches = g ? kr_decoder_launches(g->decoder) : -1;
+    *launches = g ? kr_decoder_launches(g->batch->decoder) : -1;
     kr_generation_destroy(g);
     kr_network_destroy(net);
 }
@@ -118,7 +118,7 @@ static void chat_alike(kr_ctx *ctx, int64_t rows, kr_dtype dtype, kr_sample *las
         if (first) *last = first->sample;
     }
     CHECK_OK(ctx);
-    *launches = g ? kr_decoder_launches(g->decoder) : -1;
+    *launches = g ? kr_decoder_launches(g->batch->decoder) : -1;
     kr_generation_destroy(g);
     kr_network_destroy(net);
 }
@@ -303,14 +303,14 @@ TEST(a_device_that_is_ahead_finds_what_is_wrong)
         kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
         kr_generation_feed(g, prompt, 5);
         for (int i = 0; i < 4; i++) CHECK(kr_generation_next(g) == KR_OK, "step %d", i);
-        CHECK(kr_decoder_is_ahead(g->decoder), "%s: not a step ahead", devices[d]);
+        CHECK(kr_decoder_is_ahead(g->batch->decoder), "%s: not a step ahead", devices[d]);
         kr_test_put(net->norm_f_d, 3, NAN);
         int more = 0;
         while (more < 4 && kr_generation_next(g) == KR_OK) more++;
         CHECK(more == 1, "%s: %d more", devices[d], more);
         CHECK_ERROR(ctx, KR_ERR_NUMERIC,
-                    "generation.next: sampler.next_rows: logits [3, 256] hold a NaN or an infinity, or -inf for all "
-                    "tokens of a row");
+                    "generation.next: row.sample: logits [3, 256] hold a NaN or an infinity, or -inf for all "
+                    "tokens that row 0 may generate");
         CHECK(kr_generation_next(g) != KR_OK, "it continues");
         CHECK_ERROR_HAS(ctx, KR_ERR_STATE, "an earlier call failed midway");
         kr_generation_destroy(g);
