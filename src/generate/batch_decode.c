@@ -13,8 +13,8 @@
 
 /* ---- places ---- */
 
-/* Rows that are allocated first: those that are ready. On a device all of them, if they take a small part of its memory: steps
- * are captured for the addresses of a state, which change when it grows. */
+/* Rows that are allocated first: those that are ready. On a device all of them, if they take a small part of its memory:
+ * steps are captured for the addresses of a state, which change when it grows. */
 static int64_t first_capacity(const kr_row_batch *b, const kr_state *like, int64_t n_ready)
 {
     enum { SMALL_PART = 16 };

@@ -80,8 +80,8 @@ struct kr_row_batch {
     uint32_t *allowed; /* [(vocab + 31) / 32], of a constraint */
     int64_t vocab, grid;
     size_t longest; /* bytes of a token */
-    /* Rows of a kr_generation: a feed is read together with the last token before it, and the options of a row never change, so
-     * that a sample ahead stays valid and its logits are not kept. */
+    /* Rows of a kr_generation: a feed is read together with the last token before it, and the options of a row never
+     * change, so that a sample ahead stays valid and its logits are not kept. */
     bool is_generation;
 
     kr_row *first, *last;
@@ -203,8 +203,8 @@ static inline bool kr_row_has_result(const kr_row *row)
     return row->is_ahead || row->logits.data;
 }
 
-/* Before the row leaves, or gets other options: instead of a sample ahead it has the logits, unless it is a generation's. False
- * after an error: nothing has changed. */
+/* Before the row leaves, or gets other options: instead of a sample ahead it has the logits, unless it is a
+ * generation's. False after an error: nothing has changed. */
 bool kr_row_keep_logits(kr_row *row);
 
 /* A copy of the logits after its last token, for a copy of the row; none if it is yet to be read. False after an error. */

@@ -1,8 +1,8 @@
 /* generation.c - one prompt and its continuations: the rows of a batch.
  *
- * The last token of a row, fed or sampled, stays unread: the next call reads it. The first row reads the prompt for all; the
- * first step forks it. A feed ends what rows generate, gives all of them the same tokens, reads them, and lets them generate by
- * the options that they have, with the random streams that they have.
+ * The last token of a row, fed or sampled, stays unread: the next call reads it. The first row reads the prompt for all;
+ * the first step forks it. A feed ends what rows generate, gives all of them the same tokens, reads them, and lets them
+ * generate again: by the same options, with the same random streams.
  */
 #include "generate/generation_impl.h"
 

@@ -1,4 +1,5 @@
-/* row_lists.h - what a row has, as lists of numbers in files: token counts and held text. Lists that were read are untrusted. */
+/* row_lists.h - what a row has, as lists of numbers in files: token counts and held text. Lists from files are untrusted.
+ */
 #ifndef KR_GENERATE_ROW_LISTS_H
 #define KR_GENERATE_ROW_LISTS_H
 
