@@ -65,6 +65,24 @@ static bool join(kr_row *row, int64_t n_ready)
     return true;
 }
 
+bool kr_row_batch_join_copies(kr_row *row, int64_t n, kr_row *const *copies)
+{
+    kr_row_batch *b = row->batch;
+    if (b->is_separate) {
+        for (int64_t i = 0; i < n; i++)
+            if (!kr_row_copy_state(copies[i], row)) return false;
+        return true;
+    }
+    if ((row->place < 0 && !join(row, 1 + n)) || !kr_state_row_copy_to(b->live, b->n_members, n, b->live, row->place))
+        return false;
+    for (int64_t i = 0; i < n; i++) {
+        b->members[b->n_members] = copies[i];
+        copies[i]->place = b->n_members++;
+    }
+    kr_state_rows_use(b->live, b->n_members);
+    return true;
+}
+
 /* The row's own copy of its place in the batch's state. */
 static kr_state *copy_out(kr_row *row)
 {

@@ -184,6 +184,13 @@ bool kr_row_allow(kr_row *row);
 /* Stops generating. */
 void kr_row_end(kr_row *row, kr_finish finish);
 
+/* A row of the same batch with the same text and queue, and logits if the row has them ahead, but no state yet. NULL after an
+ * error. */
+kr_row *kr_row_fork_text(kr_row *row, const char *op);
+
+/* It gets a copy of the state; false after an error. */
+bool kr_row_copy_state(kr_row *to, kr_row *from);
+
 /* Its options' change of the logits, for kr_row_sampler; user is the row. */
 bool kr_row_change_logits(void *user, kr_ctx *ctx, double *logits, int64_t vocab);
 
@@ -229,6 +236,10 @@ bool kr_row_batch_read(kr_row_batch *batch, int64_t most);
 /* Takes the row out of the generating ones. Its state, which it keeps if `keep`, is copied, and that of the last one into
  * its place. False after an error. */
 bool kr_row_batch_leave(kr_row *row, bool keep);
+
+/* Puts `row` in place, and behind it n rows without a state, which get copies of its state; there is memory for them, or none
+ * yet. Rows that have their own states only get the copies. False after an error. */
+bool kr_row_batch_join_copies(kr_row *row, int64_t n, kr_row *const *copies);
 
 /* No row is in place any longer; their states are lost, and memory for them is freed. What was computed ahead is dropped. */
 void kr_row_batch_clear(kr_row_batch *batch);

@@ -435,7 +435,7 @@ static bool copy_text(kr_row *to, const kr_row *from)
 }
 
 /* The state of `from`, in place or not; nothing where it has none. */
-static bool copy_state(kr_row *to, kr_row *from)
+bool kr_row_copy_state(kr_row *to, kr_row *from)
 {
     const kr_network *net = to->batch->net;
     const bool is_own = from->place < 0 || from->batch->is_separate;
@@ -445,16 +445,23 @@ static bool copy_state(kr_row *to, kr_row *from)
     return to->state && kr_state_copy(to->state, view) == KR_OK;
 }
 
+kr_row *kr_row_fork_text(kr_row *row, const char *op)
+{
+    kr_row *fork = kr_row_create(row->batch);
+    if (fork && kr_require(row->ctx, copy_text(fork, row), KR_ERR_NOMEM, "%s: no memory for the text of a row", op) &&
+        kr_row_copy_logits(row, &fork->logits))
+        return fork;
+    kr_row_destroy(fork);
+    return NULL;
+}
+
 kr_row *kr_row_fork(kr_row *row)
 {
     const char *op = "row.fork";
     if (!is_usable(row, op)) return NULL;
     kr_tape_reset(row->batch->tape);
-    kr_row *fork = kr_row_create(row->batch);
-    if (!fork) return NULL;
-    if (kr_require(row->ctx, copy_text(fork, row), KR_ERR_NOMEM, "%s: no memory for the text of a row", op) &&
-        kr_row_copy_logits(row, &fork->logits) && copy_state(fork, row))
-        return fork;
+    kr_row *fork = kr_row_fork_text(row, op);
+    if (fork && kr_row_copy_state(fork, row)) return fork;
     kr_blame(row->ctx, "%s", op);
     kr_row_destroy(fork);
     return NULL;

@@ -112,13 +112,13 @@ kr_status kr_generation_feed_text(kr_generation *g, const char *text, size_t byt
 /* Each row has its own state from now on. */
 static bool fork_rows(kr_generation *g)
 {
-    for (int64_t r = 1; r < g->nrows && !g->rows[r]; r++) {
-        kr_row *row = kr_generation_add_row(g, "row", r, g->rows[0]);
-        if (!row) return false;
-        g->rows[r] = row;
-        kr_row_start(row);
+    if (g->nrows == 1 || g->rows[1]) return true;
+    for (int64_t r = 1; r < g->nrows; r++) {
+        g->rows[r] = kr_generation_add_row(g, "fork", r, g->rows[0]);
+        if (!g->rows[r]) return false;
+        kr_row_start(g->rows[r]);
     }
-    return true;
+    return kr_row_batch_join_copies(g->rows[0], g->nrows - 1, g->rows + 1);
 }
 
 kr_status kr_generation_next(kr_generation *g)

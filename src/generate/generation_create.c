@@ -28,7 +28,7 @@ kr_row *kr_generation_add_row(kr_generation *g, const char *op, int64_t r, kr_ro
     const int64_t vocab = g->batch->vocab, distinct = vocab < DISTINCT ? vocab : DISTINCT;
     kr_row_settings settings = g->settings;
     settings.options.stream = (uint64_t)r;
-    kr_row *row = from ? kr_row_fork(from) : kr_row_create(g->batch);
+    kr_row *row = from ? kr_row_fork_text(from, op) : kr_row_create(g->batch);
     if (row && kr_row_use(row, op, &settings) && kr_row_sampler_reserve(&row->sampler, g->ctx, op, distinct))
         return row;
     kr_row_destroy(row);

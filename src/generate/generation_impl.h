@@ -16,7 +16,7 @@ struct kr_generation {
     bool is_inconsistent; /* a call failed midway */
 };
 
-/* Row r of the generation: a new one, or a copy of `from`. NULL after an error. */
+/* Row r of the generation: a new one, or one with the text of `from` and without a state. NULL after an error. */
 kr_row *kr_generation_add_row(kr_generation *g, const char *op, int64_t r, kr_row *from);
 
 /* The result of a row that has generated nothing since the last call. */
