@@ -48,7 +48,7 @@ static void list_row(const kr_row *row, int64_t *fields)
 }
 
 /* A device that is ahead has sampled a token for each of its rows. False after an error: some have none. */
-static bool settle(kr_generation *g)
+static bool take_samples(kr_generation *g)
 {
     if (!kr_row_batch_settle(g->batch)) return false;
     for (int64_t r = 0; r < g->nrows && g->rows[r]; r++) {
@@ -124,7 +124,7 @@ kr_status kr_generation_save(kr_generation *g, const char *path)
     kr_arena arena;
     kr_arena_init(&arena, &ctx->memory, BLOCK_BYTES);
     const bool saved = kr_require(ctx, !g->is_inconsistent, KR_ERR_STATE, "an earlier call failed midway") &&
-                       settle(g) && save(g, &arena, path);
+                       take_samples(g) && save(g, &arena, path);
     kr_arena_deinit(&arena);
     if (!saved) kr_blame(ctx, "generation.save");
     return ctx->status;
