@@ -45,7 +45,7 @@ typedef enum kr_raw_op {
      *   H before the first token: initial + boundary sum_m boundary_v[m] (outer) boundary_b[m]
      * Absent w is 1, d none, initial 0. Mamba-2 has w = dt, da = dt A, m = 1. carry (with diag_weight and w) says that
      * w_t = diag_weight_t + carry_{t+1}; it affects rounding only (kr_mamba3_single_ssd_input). The three of the boundary
-     * are all given or none. v, b, c: tokens (docs/raw.md). Options: chunk_len, sequences, precision.
+     * are all given or none. v, b, c: tokens (docs/raw.md). Options: chunk_len, sequences.
      *
      *   ssd v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? diag_weight:bsh? d:h? initial:qhpr? carry:bsh? boundary:qh?
      *       boundary_v:qmhp? boundary_b:qmhr? -> y:bsmhp final:qhpr?
@@ -76,7 +76,7 @@ typedef enum kr_raw_op {
 
     /* RMS norm over n_groups groups of the last axis, with an optional gate z:
      *   u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain        norm_first: u = x, and y times silu(z)
-     * q has a number for each group, e of them; backward takes it. x, z and their gradients: rows (docs/raw.md).
+     * q has a number for each group, e of them; backward takes it. x, z: rows (docs/raw.md).
      * accumulate, without a gate: g_x is added to. Options: eps, n_groups, norm_first, accumulate.
      *
      *   norm x:..i z:..i? gain:i? -> y:..i q:..e?
@@ -92,7 +92,7 @@ typedef enum kr_raw_op {
     KR_RAW_LAYER_NORM = 8,
     KR_RAW_LAYER_NORM_BACKWARD = 9,
 
-    /* y = x silu(z). x, z and their gradients: rows; g_y: rows. No options.
+    /* y = x silu(z). x, z, g_y: rows. No options.
      *
      *   gate x:.. z:.. -> y:..
      *   gate_backward x:.. z:.. g_y:.. -> g_x:..? g_z:..? */
@@ -151,7 +151,8 @@ typedef enum kr_raw_op {
     KR_RAW_QUATERNION_ROTATE_BACKWARD = 23
 } kr_raw_op;
 
-/* An option that the op does not have must keep its default. */
+/* All ops have work and precision. Of the others an op has those that its comment names; the rest must keep their
+ * defaults. */
 typedef struct kr_raw_options {
     size_t size; /* set by kr_raw_options_init */
 
@@ -177,7 +178,7 @@ typedef struct kr_raw_options {
     void *work;
     size_t work_bytes;
 
-    kr_precision precision; /* of products on a GPU; KR_PRECISION_UNSET: the context's */
+    kr_precision precision; /* as in kr_call; KR_PRECISION_UNSET: the context's */
 } kr_raw_options;
 #define kr_raw_options_init(options) KR_STRUCT_INIT(RAW_OPTIONS, kr_raw_options, options)
 

@@ -12,7 +12,30 @@ KR_DEFAULTS(kr_raw_options) = { .size = sizeof(kr_raw_options),
                                 .dt_max = (double)INFINITY,
                                 .precision = KR_PRECISION_UNSET };
 
-static const raw_about *const ops[] = { [KR_RAW_SSD] = &raw_ssd, [KR_RAW_SSD_BACKWARD] = &raw_ssd_backward };
+static const raw_about *const ops[] = { [KR_RAW_SSD] = &raw_ssd,
+                                        [KR_RAW_SSD_BACKWARD] = &raw_ssd_backward,
+                                        [KR_RAW_SCAN] = &raw_scan,
+                                        [KR_RAW_SCAN_BACKWARD] = &raw_scan_backward,
+                                        [KR_RAW_CONV] = &raw_conv,
+                                        [KR_RAW_CONV_BACKWARD] = &raw_conv_backward,
+                                        [KR_RAW_NORM] = &raw_norm,
+                                        [KR_RAW_NORM_BACKWARD] = &raw_norm_backward,
+                                        [KR_RAW_LAYER_NORM] = &raw_layer_norm,
+                                        [KR_RAW_LAYER_NORM_BACKWARD] = &raw_layer_norm_backward,
+                                        [KR_RAW_GATE] = &raw_gate,
+                                        [KR_RAW_GATE_BACKWARD] = &raw_gate_backward,
+                                        [KR_RAW_TRAPEZOID] = &raw_trapezoid,
+                                        [KR_RAW_TRAPEZOID_BACKWARD] = &raw_trapezoid_backward,
+                                        [KR_RAW_ANGLES] = &raw_angles,
+                                        [KR_RAW_ANGLES_BACKWARD] = &raw_angles_backward,
+                                        [KR_RAW_ROTATE] = &raw_rotate,
+                                        [KR_RAW_ROTATE_BACKWARD] = &raw_rotate_backward,
+                                        [KR_RAW_QUATERNION_EXP] = &raw_quaternion_exp,
+                                        [KR_RAW_QUATERNION_EXP_BACKWARD] = &raw_quaternion_exp_backward,
+                                        [KR_RAW_QUATERNION_SCAN] = &raw_quaternion_scan,
+                                        [KR_RAW_QUATERNION_SCAN_BACKWARD] = &raw_quaternion_scan_backward,
+                                        [KR_RAW_QUATERNION_ROTATE] = &raw_quaternion_rotate,
+                                        [KR_RAW_QUATERNION_ROTATE_BACKWARD] = &raw_quaternion_rotate_backward };
 
 static const raw_about *about(kr_raw_op op)
 {
@@ -93,9 +116,8 @@ static bool begin(raw_call *call, kr_ctx *ctx, kr_raw_op op, int n_views, const 
     call->about = about(op);
     if (!kr_require(ctx, call->about != NULL, KR_ERR_ARG, "raw: %d is not a kr_raw_op", (int)op)) return false;
     call->op = call->about->op;
-    return kr_require(ctx, n_views == call->about->n_views, KR_ERR_ARG,
-                      "%s: %d views, but it takes %d: %s", call->op, n_views, call->about->n_views,
-                      call->about->signature) &&
+    return kr_require(ctx, n_views == call->about->n_views, KR_ERR_ARG, "%s: %d views, but it takes %d: %s", call->op,
+                      n_views, call->about->n_views, call->about->signature) &&
            kr_require(ctx, views != NULL, KR_ERR_ARG, "%s: views is NULL", call->op) && raw_bind(call, views, given);
 }
 

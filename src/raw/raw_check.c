@@ -79,8 +79,7 @@ static bool check_options(const raw_call *call)
                       (long long)o->chunk_len) &&
            kr_require(ctx, o->range > 0, KR_ERR_ARG, "%s: range = %g, but must be above 0", call->op, o->range) &&
            kr_require(ctx, o->eps >= 0, KR_ERR_ARG, "%s: eps = %g, but must not be negative", call->op, o->eps) &&
-           kr_require(ctx, o->a_floor > 0, KR_ERR_ARG, "%s: a_floor = %g, but must be above 0", call->op,
-                      o->a_floor) &&
+           kr_require(ctx, o->a_floor > 0, KR_ERR_ARG, "%s: a_floor = %g, but must be above 0", call->op, o->a_floor) &&
            kr_require(ctx, o->dt_min >= 0 && o->dt_min <= o->dt_max, KR_ERR_ARG,
                       "%s: dt_min = %g and dt_max = %g, but 0 <= dt_min <= dt_max must hold", call->op, o->dt_min,
                       o->dt_max);
@@ -120,8 +119,9 @@ static bool take_view(raw_call *call, int n, const kr_view *view, bool is_option
     kr_shape sizes = shape;
     memcpy(sizes.dims, x->dims, sizeof sizes.dims);
     const int64_t count = has_rank ? kr_shape_count(&sizes) : -1;
-    if (!kr_require(ctx, view->data || count == 0, KR_ERR_ARG, "%s: %s is absent (its data is NULL); what may be has a ?: %s",
-                    op, RAW_NAME(call, n), call->about->signature) ||
+    if (!kr_require(ctx, view->data || count == 0, KR_ERR_ARG,
+                    "%s: %s is absent (its data is NULL); what may be has a ?: %s", op, RAW_NAME(call, n),
+                    call->about->signature) ||
         !kr_require(ctx, has_rank, KR_ERR_SHAPE, "%s: %s has rank %d, but it must be from 0 to %d", op,
                     RAW_NAME(call, n), view->rank, KR_MAX_RANK) ||
         !kr_require(ctx, count >= 0, KR_ERR_SHAPE,
@@ -153,10 +153,10 @@ static bool take_views(raw_call *call, const kr_view *views)
 
 static uint32_t types_of(const raw_call *call, int n)
 {
-    const int accepts = call->about->rules[n].accepts;
+    const size_t accepts = call->about->rules[n].accepts;
     uint32_t types = 0;
-    if (accepts != RAW_SLOT && call->dtype == KR_DTYPE_F32)
-        memcpy(&types, (const char *)&call->ctx->device->kernels.accepts + accepts, sizeof types);
+    if (accepts && call->dtype == KR_DTYPE_F32)
+        memcpy(&types, (const char *)&call->ctx->device->kernels.accepts + accepts - 1, sizeof types);
     return types | KR_DTYPE_BIT(call->dtype);
 }
 
@@ -193,25 +193,14 @@ static bool check_types(raw_call *call)
 
 /* ---- strides ---- */
 
-/* The distance of rows or tokens, and their elements; false: x has none. */
-static bool distance_of(const kr_tensor *x, raw_layout layout, int64_t *distance, int64_t *width)
-{
-    const int outer = layout == RAW_TOKENS ? 2 : x->rank - 1;
-    *width = 1;
-    for (int i = outer; i < x->rank; i++) *width *= x->dims[i];
-    *distance = *width;
-    if (layout == RAW_TOKENS) return kr_token_stride(x, distance);
-    return x->rank == 0 || kr_row_stride(x, distance);
-}
-
 static bool is_readable(const kr_tensor *x, raw_layout layout)
 {
-    int64_t distance, width;
+    int64_t distance;
     switch (layout) {
     case RAW_PLAIN: return kr_tensor_is_row_major(x);
+    case RAW_ROWS: return x->rank == 0 || kr_row_stride(x, &distance);
+    case RAW_TOKENS: return kr_token_stride(x, &distance);
     case RAW_CHANNELS: return x->dims[2] == 1 || x->strides[2] == 1;
-    case RAW_ROWS:
-    case RAW_TOKENS: return distance_of(x, layout, &distance, &width);
     }
     return false;
 }
@@ -227,16 +216,27 @@ static bool check_layout(const raw_call *call, int n)
     const kr_tensor *x = call->x[n];
     const raw_layout layout = call->about->rules[n].layout;
     if (kr_count_of(x) == 0) return true;
-    const bool is_result = n >= call->about->n_operands;
-    if (!is_readable(x, layout))
-        return kr_fail(call->ctx, KR_ERR_SHAPE, "%s: %s %s has strides %s, but the kernel %s %s; use a copy", call->op,
-                       RAW_NAME(call, n), KR_TEXT_OF(x), STRIDES_OF(x), is_result ? "writes" : "reads", rules[layout]);
-    if (!is_result || layout == RAW_PLAIN) return true;
-    int64_t distance, width;
-    distance_of(x, layout, &distance, &width);
-    return kr_require(call->ctx, distance >= width, KR_ERR_SHAPE,
-                      "%s: %s %s has strides %s, but a result needs rows that do not overlap, in rising order", call->op,
-                      RAW_NAME(call, n), KR_TEXT_OF(x), STRIDES_OF(x));
+    return kr_require(call->ctx, is_readable(x, layout), KR_ERR_SHAPE,
+                      "%s: %s %s has strides %s, but the kernel %s %s; use a copy", call->op, RAW_NAME(call, n),
+                      KR_TEXT_OF(x), STRIDES_OF(x), n < call->about->n_operands ? "reads" : "writes", rules[layout]);
+}
+
+/* ---- results ---- */
+
+/* The gradient of an operand that is absent, which is an error but where absent means 0. Results are in the order of their
+ * operands. */
+static bool check_wanted(const raw_call *call)
+{
+    const int n_operands = call->about->n_operands;
+    for (int i = 0, n = n_operands; n < call->about->n_views && i < n_operands; i++, n++) {
+        if (!call->x[n] || call->x[i]) continue;
+        const char *name = RAW_NAME(call, i), *result = RAW_NAME(call, n);
+        const bool is_gradient = strncmp(result, "g_", 2) == 0 && strcmp(result + 2, name) == 0;
+        const bool may_be_zero = strcmp(name, "initial") == 0 || strcmp(name, "window") == 0;
+        if (is_gradient && !may_be_zero)
+            return kr_fail(call->ctx, KR_ERR_ARG, "%s: %s is wanted, but %s is absent", call->op, result, name);
+    }
+    return true;
 }
 
 /* ---- sequences ---- */
@@ -245,13 +245,14 @@ static bool check_sequence(const raw_call *call, int64_t i, int64_t nb, int64_t 
 {
     const kr_sequence *s = &call->sequences[i], *before = i ? s - 1 : NULL;
     const long long row = (long long)s->row, start = (long long)s->start, end = (long long)s->end;
-    if (!kr_require(call->ctx, s->row >= 0 && s->row < nb && s->start >= 0 && s->start < s->end && s->end <= ns, KR_ERR_ARG,
+    if (!kr_require(call->ctx, s->row >= 0 && s->row < nb && s->start >= 0 && s->start < s->end && s->end <= ns,
+                    KR_ERR_ARG,
                     "%s: sequence %lld is row %lld from %lld to %lld, but there are %lld rows of %lld tokens, and a "
                     "sequence has at least one",
                     call->op, (long long)i, row, start, end, (long long)nb, (long long)ns))
         return false;
-    return kr_require(call->ctx,
-                      !before || before->row < s->row || (before->row == s->row && before->end <= s->start), KR_ERR_ARG,
+    return kr_require(call->ctx, !before || before->row < s->row || (before->row == s->row && before->end <= s->start),
+                      KR_ERR_ARG,
                       "%s: sequence %lld, row %lld from %lld to %lld, is not behind the one before it, row %lld from "
                       "%lld to %lld",
                       call->op, (long long)i, row, start, end, (long long)before->row, (long long)before->start,
@@ -278,8 +279,8 @@ static bool take_sequences(raw_call *call, int64_t nb, int64_t ns)
     if (!o->sequences) {
         call->nq = nb;
         call->sequences = kr_row_list(ctx, call->op, nb, ns);
-        return kr_require(ctx, o->n_sequences == 0, KR_ERR_ARG, "%s: n_sequences = %lld, but sequences is NULL", call->op,
-                          (long long)o->n_sequences) &&
+        return kr_require(ctx, o->n_sequences == 0, KR_ERR_ARG, "%s: n_sequences = %lld, but sequences is NULL",
+                          call->op, (long long)o->n_sequences) &&
                call->sequences != NULL;
     }
     call->sequences = (const kr_sequence *)(const void *)o->sequences;
@@ -305,8 +306,9 @@ static bool check_sequence_rows(const raw_call *call)
     if (call->d.q == call->nq) return true;
     for (int n = 0; n < call->about->n_views; n++)
         if (call->x[n] && has_sequences(call, n))
-            return kr_fail(call->ctx, KR_ERR_SHAPE, "%s: axis q of %s %s is %lld, but there are %lld sequences", call->op,
-                           RAW_NAME(call, n), KR_TEXT_OF(call->x[n]), (long long)call->d.q, (long long)call->nq);
+            return kr_fail(call->ctx, KR_ERR_SHAPE, "%s: axis q of %s %s is %lld, but there are %lld sequences",
+                           call->op, RAW_NAME(call, n), KR_TEXT_OF(call->x[n]), (long long)call->d.q,
+                           (long long)call->nq);
     return true;
 }
 
@@ -319,6 +321,7 @@ bool raw_bind(raw_call *call, const kr_view *views, const kr_raw_options *given)
         return false;
     for (int n = 0; n < about->n_views; n++)
         if (call->x[n] && !check_layout(call, n)) return false;
+    if (!check_wanted(call)) return false;
     if (about->check && !about->check(call)) return false;
     if (!(about->options & RAW_SEQUENCES)) return true;
     return take_sequences(call, call->d.b, call->d.s) && check_sequence_rows(call);
@@ -398,8 +401,8 @@ bool raw_check_memory(const raw_call *call)
         if (!x || kr_count_of(x) == 0) continue;
         const size_t align = kr_dtype_bytes(x->dtype);
         if (!kr_require(ctx, (uintptr_t)x->data % align == 0, KR_ERR_ARG,
-                        "%s: the address of %s %s is not a multiple of %zu, the size of %s", call->op, RAW_NAME(call, n),
-                        KR_TEXT_OF(x), align, kr_dtype_name(x->dtype)) ||
+                        "%s: the address of %s %s is not a multiple of %zu, the size of %s", call->op,
+                        RAW_NAME(call, n), KR_TEXT_OF(x), align, kr_dtype_name(x->dtype)) ||
             !kr_require(ctx, !kr_ctx_on_device(ctx) || kr_on_device(ctx, x->data), KR_ERR_ARG,
                         "%s: %s %s is not in the memory of %s", call->op, RAW_NAME(call, n), KR_TEXT_OF(x),
                         kr_ctx_device(ctx)))

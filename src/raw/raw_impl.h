@@ -14,7 +14,7 @@ KR_DECLARE_DEFAULTS(kr_raw_options); /* of raw.c */
 
 enum { RAW_MOST_VIEWS = 32 };
 
-/* How the kernel reads or writes a view. */
+/* How the kernel reads an operand. Results are all row-major. */
 typedef enum raw_layout {
     RAW_PLAIN,   /* row-major */
     RAW_ROWS,    /* adjacent elements along the last axis, rows of one stride (kr_row_stride) */
@@ -22,16 +22,18 @@ typedef enum raw_layout {
     RAW_CHANNELS /* [b s v]: adjacent channels, any strides of b and s */
 } raw_layout;
 
-/* accepts: offset of the view's member in kr_accepts, or RAW_SLOT for views of the slot's type alone. */
-enum { RAW_SLOT = -1 };
+/* accepts: 1 + the offset of the view's member in kr_accepts, 0 for a view of the slot's type alone. What an op does not
+ * list is row-major and of that type. */
 typedef struct raw_rule {
     raw_layout layout;
-    int accepts;
+    size_t accepts;
 } raw_rule;
-#define RAW_TYPED(layout, operand) { layout, (int)offsetof(kr_accepts, operand) }
-#define RAW_UNTYPED(layout) { layout, RAW_SLOT }
+#define RAW_RULE(layout, operand)                                                                                      \
+    {                                                                                                                  \
+        layout, offsetof(kr_accepts, operand) + 1                                                                      \
+    }
 
-/* Options beyond size, work and work_bytes, which all ops have. */
+/* Options beyond work, work_bytes and precision, which all ops have. */
 enum {
     RAW_CHUNK_LEN = 1,
     RAW_SEQUENCES = 2,
@@ -43,8 +45,7 @@ enum {
     RAW_NORM_FIRST = 128,
     RAW_SPLIT_PAIRS = 256,
     RAW_SOFTPLUS = 512,
-    RAW_ACCUMULATE = 1024,
-    RAW_PRECISION = 2048
+    RAW_ACCUMULATE = 1024
 };
 
 struct raw_call;

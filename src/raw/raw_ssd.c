@@ -10,6 +10,7 @@
 #define OPERANDS "v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? diag_weight:bsh? d:h? initial:qhpr?"
 #define BOUNDARY_OPERANDS "boundary:qh? boundary_v:qmhp? boundary_b:qmhr?"
 
+/* The views of both directions; in the backward one those of the boundary come at once, and g_initial is behind g_d. */
 enum { V, B, C, DA, W, DIAG_WEIGHT, D, INITIAL };
 enum { CARRY = INITIAL + 1, BOUNDARY, BOUNDARY_V, BOUNDARY_B, Y, FINAL, NFORWARD };
 enum { BACK_BOUNDARY = INITIAL + 1, BACK_BOUNDARY_V, BACK_BOUNDARY_B, G_Y, G_FINAL };
@@ -61,17 +62,9 @@ static bool check_backward(const raw_call *call)
 {
     kr_tensor *const *x = call->x;
     if (!check_sizes(call) || !check_boundary(call, BACK_BOUNDARY)) return false;
-    for (int i = V; i < G_Y; i++)
-        if (i != INITIAL && x[G_V + i] && !x[i])
-            return kr_fail(call->ctx, KR_ERR_ARG, "%s: %s is wanted, but %s is absent", call->op, RAW_NAME(call, G_V + i),
-                           RAW_NAME(call, i));
-    return kr_require(call->ctx, !x[G_V] || call->d.m == 1 || kr_tensor_is_row_major(x[G_V]), KR_ERR_SHAPE,
-                      "%s: g_v %s is not row-major, but with m > 1 the kernel writes it without gaps; use a copy",
-                      call->op, KR_TEXT_OF(x[G_V])) &&
-           kr_require(call->ctx, !x[G_B] || !x[G_C] || x[G_B]->dtype == x[G_C]->dtype, KR_ERR_DTYPE,
+    return kr_require(call->ctx, !x[G_B] || !x[G_C] || x[G_B]->dtype == x[G_C]->dtype, KR_ERR_DTYPE,
                       "%s: g_b is %s and g_c is %s, but the kernel writes both in one type", call->op,
-                      kr_dtype_name(x[G_B] ? x[G_B]->dtype : KR_DTYPE_F32),
-                      kr_dtype_name(x[G_C] ? x[G_C]->dtype : KR_DTYPE_F32));
+                      kr_dtype_name(x[G_B]->dtype), kr_dtype_name(x[G_C]->dtype));
 }
 
 /* ---- forward ---- */
@@ -116,20 +109,15 @@ static bool run_forward(raw_call *call)
     return RAW_RUN(call, ssd[call->real], &args);
 }
 
-static const raw_rule forward_rules[NFORWARD] = {
-    [V] = RAW_TYPED(RAW_TOKENS, ssd_v),  [B] = RAW_TYPED(RAW_TOKENS, ssd_b),
-    [C] = RAW_TYPED(RAW_TOKENS, ssd_c),  [DA] = RAW_UNTYPED(RAW_PLAIN),
-    [W] = RAW_UNTYPED(RAW_PLAIN),        [DIAG_WEIGHT] = RAW_UNTYPED(RAW_PLAIN),
-    [D] = RAW_UNTYPED(RAW_PLAIN),        [INITIAL] = RAW_UNTYPED(RAW_PLAIN),
-    [CARRY] = RAW_UNTYPED(RAW_PLAIN),    [BOUNDARY] = RAW_UNTYPED(RAW_PLAIN),
-    [BOUNDARY_V] = RAW_UNTYPED(RAW_PLAIN), [BOUNDARY_B] = RAW_UNTYPED(RAW_PLAIN),
-    [Y] = RAW_TYPED(RAW_PLAIN, ssd_y),   [FINAL] = RAW_UNTYPED(RAW_PLAIN)
-};
+static const raw_rule forward_rules[NFORWARD] = { [V] = RAW_RULE(RAW_TOKENS, ssd_v),
+                                                  [B] = RAW_RULE(RAW_TOKENS, ssd_b),
+                                                  [C] = RAW_RULE(RAW_TOKENS, ssd_c),
+                                                  [Y] = RAW_RULE(RAW_PLAIN, ssd_y) };
 
 const raw_about raw_ssd = { RAW_TEXTS("ssd", OPERANDS " carry:bsh? " BOUNDARY_OPERANDS, "y:bsmhp final:qhpr?"),
                             .n_operands = Y,
                             .n_views = NFORWARD,
-                            .options = RAW_CHUNK_LEN | RAW_SEQUENCES | RAW_PRECISION,
+                            .options = RAW_CHUNK_LEN | RAW_SEQUENCES,
                             .state_operand = INITIAL,
                             .state_result = FINAL,
                             .rules = forward_rules,
@@ -159,10 +147,9 @@ static kr_tensor swapped(const kr_tensor *x, int i, int j)
 static bool multiply(raw_call *call, kr_tensor *y, const kr_tensor *a, const kr_tensor *b)
 {
     const kr_shape shape = kr_tensor_shape(y);
-    kr_binary_args args = { .walk = kr_walk_over(&shape, 3, (const kr_tensor *[]){ y, a, b }),
-                            .a = a->data,
-                            .b = b->data,
-                            .y = y->data };
+    kr_binary_args args = {
+        .walk = kr_walk_over(&shape, 3, (const kr_tensor *[]){ y, a, b }), .a = a->data, .b = b->data, .y = y->data
+    };
     return RAW_RUN(call, mul[call->real], &args);
 }
 
@@ -279,30 +266,10 @@ static bool run_backward(raw_call *call)
 }
 
 static const raw_rule backward_rules[NBACKWARD] = {
-    [V] = RAW_TYPED(RAW_TOKENS, ssd_bwd_v),
-    [B] = RAW_TYPED(RAW_TOKENS, ssd_bwd_b),
-    [C] = RAW_TYPED(RAW_TOKENS, ssd_bwd_c),
-    [DA] = RAW_UNTYPED(RAW_PLAIN),
-    [W] = RAW_UNTYPED(RAW_PLAIN),
-    [DIAG_WEIGHT] = RAW_UNTYPED(RAW_PLAIN),
-    [D] = RAW_UNTYPED(RAW_PLAIN),
-    [INITIAL] = RAW_UNTYPED(RAW_PLAIN),
-    [BACK_BOUNDARY] = RAW_UNTYPED(RAW_PLAIN),
-    [BACK_BOUNDARY_V] = RAW_UNTYPED(RAW_PLAIN),
-    [BACK_BOUNDARY_B] = RAW_UNTYPED(RAW_PLAIN),
-    [G_Y] = RAW_TYPED(RAW_PLAIN, ssd_bwd_g_y),
-    [G_FINAL] = RAW_UNTYPED(RAW_PLAIN),
-    [G_V] = RAW_TYPED(RAW_TOKENS, ssd_bwd_g_v),
-    [G_B] = RAW_TYPED(RAW_PLAIN, ssd_bwd_g_b),
-    [G_C] = RAW_TYPED(RAW_PLAIN, ssd_bwd_g_c),
-    [G_DA] = RAW_UNTYPED(RAW_PLAIN),
-    [G_W] = RAW_UNTYPED(RAW_PLAIN),
-    [G_DIAG_WEIGHT] = RAW_UNTYPED(RAW_PLAIN),
-    [G_D] = RAW_UNTYPED(RAW_PLAIN),
-    [G_INITIAL] = RAW_UNTYPED(RAW_PLAIN),
-    [G_BOUNDARY] = RAW_UNTYPED(RAW_PLAIN),
-    [G_BOUNDARY_V] = RAW_UNTYPED(RAW_PLAIN),
-    [G_BOUNDARY_B] = RAW_UNTYPED(RAW_PLAIN)
+    [V] = RAW_RULE(RAW_TOKENS, ssd_bwd_v),    [B] = RAW_RULE(RAW_TOKENS, ssd_bwd_b),
+    [C] = RAW_RULE(RAW_TOKENS, ssd_bwd_c),    [G_Y] = RAW_RULE(RAW_PLAIN, ssd_bwd_g_y),
+    [G_V] = RAW_RULE(RAW_PLAIN, ssd_bwd_g_v), [G_B] = RAW_RULE(RAW_PLAIN, ssd_bwd_g_b),
+    [G_C] = RAW_RULE(RAW_PLAIN, ssd_bwd_g_c)
 };
 
 const raw_about raw_ssd_backward = {
@@ -311,7 +278,7 @@ const raw_about raw_ssd_backward = {
               "g_boundary:qh? g_boundary_v:qmhp? g_boundary_b:qmhr?"),
     .n_operands = G_V,
     .n_views = NBACKWARD,
-    .options = RAW_CHUNK_LEN | RAW_SEQUENCES | RAW_PRECISION,
+    .options = RAW_CHUNK_LEN | RAW_SEQUENCES,
     .rules = backward_rules,
     .check = check_backward,
     .run = run_backward
