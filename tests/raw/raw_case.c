@@ -60,7 +60,7 @@ static void range_of(const char *name, double *low, double *high)
         const char *name;
         double low, high;
     } ranges[] = {
-        { "da", -0.5, 0 }, { "a", -2, -0.1 },  { "dt", 0.01, 0.5 },         { "w", 0, 1 },
+        { "da", -0.5, 0 }, { "a", -2, -0.1 },    { "dt", 0.01, 0.5 },     { "w", 0, 1 },
         { "carry", 0, 1 }, { "boundary", 0, 1 }, { "diag_weight", 0, 1 },
     };
     *low = -1, *high = 1;
@@ -138,9 +138,14 @@ static int row_axis(const raw_case *c, const char *name, const kr_view *view)
         const char *names;
         int from; /* 0: the last axis */
     } rows[] = {
-        { KR_RAW_SSD, " v b c ", 2 },       { KR_RAW_SCAN, " x dt b c z ", 2 }, { KR_RAW_CONV, " x ", 2 },
-        { KR_RAW_NORM, " x z ", 0 },        { KR_RAW_LAYER_NORM, " x ", 0 },    { KR_RAW_GATE, " x z g_y ", 0 },
-        { KR_RAW_TRAPEZOID, " dt_raw a_raw lambda_raw ", 0 }, { KR_RAW_ANGLES, " theta ", 0 },
+        { KR_RAW_SSD, " v b c ", 2 },
+        { KR_RAW_SCAN, " x dt b c z ", 2 },
+        { KR_RAW_CONV, " x ", 2 },
+        { KR_RAW_NORM, " x z ", 0 },
+        { KR_RAW_LAYER_NORM, " x ", 0 },
+        { KR_RAW_GATE, " x z g_y ", 0 },
+        { KR_RAW_TRAPEZOID, " dt_raw a_raw lambda_raw ", 0 },
+        { KR_RAW_ANGLES, " theta ", 0 },
     };
     char word[32];
     snprintf(word, sizeof word, " %s ", name);
@@ -156,7 +161,8 @@ void widen(raw_case *c, const char *name, kr_view *view)
     if (axis < 0 || !view->data) return;
     for (int i = 0; i < view->rank; i++) *(i < axis ? &rows : &width) *= view->dims[i];
     kr_tensor *x = kr_view_of(c->t, get(&c->values, "", name), &KR_SHAPE(rows, width), (int64_t[]){ width, 1 }, 0);
-    kr_tensor *wide = kr_concat(c->t, 1, 2, (kr_tensor *[]){ x, kr_full(c->t, c->dtype, KR_SHAPE(rows, pad), (double)NAN) });
+    kr_tensor *wide =
+        kr_concat(c->t, 1, 2, (kr_tensor *[]){ x, kr_full(c->t, c->dtype, KR_SHAPE(rows, pad), (double)NAN) });
     wide = kr_contiguous(c->t, wide);
     CHECK_OK(kr_tape_ctx(c->t));
     view->data = kr_tensor_data(wide);

@@ -42,8 +42,8 @@ typedef struct raw_case {
     kr_raw_op op; /* the forward op */
     int64_t sizes[26];
     kr_raw_options options;
-    bool packed;  /* sequences within the rows */
-    bool strided; /* operands that may be are parts of wider rows */
+    bool packed;   /* sequences within the rows */
+    bool strided;  /* operands that may be are parts of wider rows */
     unsigned with; /* bit n: optional operand number n is there */
     kr_dtype dtype;
 

@@ -18,20 +18,30 @@ typedef struct row {
 
 enum { BOUNDARY_OF_SSD = 7 << 9, CARRY_OF_SSD = 1 << 4 | 1 << 5 | 1 << 8 };
 static const row rows[] = {
-    { KR_RAW_SSD, "b2 s9 m1 h4 p6 g2 r5", true, { BOUNDARY_OF_SSD, CARRY_OF_SSD }, { { "chunks of 4", 4, 1, 0, 0, 0, 0 } } },
+    { KR_RAW_SSD,
+      "b2 s9 m1 h4 p6 g2 r5",
+      true,
+      { BOUNDARY_OF_SSD, CARRY_OF_SSD },
+      { { "chunks of 4", 4, 1, 0, 0, 0, 0 } } },
     { KR_RAW_SSD, "b1 s5 m3 h2 p4 g1 r9", true, { BOUNDARY_OF_SSD, CARRY_OF_SSD }, { { "ranks", 0, 1, 0, 0, 0, 0 } } },
     { KR_RAW_SCAN, "b2 s11 i12 g2 r5", true, { 0 }, { { "", 0, 1, 0, 0, 0, 0 } } },
     { KR_RAW_CONV, "b2 s7 v10 k4", true, { 0 }, { { "", 0, 1, 0, 0, 0, 0 }, { "silu", 0, 1, 1, 0, 0, 0 } } },
-    { KR_RAW_NORM, "s3 b5 i24 e4", false, { 0 },
-      { { "", 0, 4, 0, 0, 0, 0 }, { "norm first", 0, 4, 0, 1, 0, 0 } } },
+    { KR_RAW_NORM, "s3 b5 i24 e4", false, { 0 }, { { "", 0, 4, 0, 0, 0, 0 }, { "norm first", 0, 4, 0, 1, 0, 0 } } },
     { KR_RAW_LAYER_NORM, "s3 b5 i24 e4", false, { 0 }, { { "", 0, 4, 0, 0, 0, 0 } } },
     { KR_RAW_GATE, "s3 b17", false, { 0 }, { { "", 0, 1, 0, 0, 0, 0 } } },
     { KR_RAW_TRAPEZOID, "s6 b3 h5", false, { 0 }, { { "", 0, 1, 0, 0, 0, 0 }, { "softplus", 0, 1, 0, 0, 0, 1 } } },
     { KR_RAW_ANGLES, "b2 s9 h3 a4", true, { 0 }, { { "", 0, 1, 0, 0, 0, 0 }, { "chunks", 3, 1, 0, 0, 0, 0 } } },
-    { KR_RAW_ROTATE, "b2 s3 m2 g2 h4 r8 a3", false, { 0 },
+    { KR_RAW_ROTATE,
+      "b2 s3 m2 g2 h4 r8 a3",
+      false,
+      { 0 },
       { { "", 0, 1, 0, 0, 0, 0 }, { "split pairs", 0, 1, 0, 0, 1, 0 } } },
     { KR_RAW_QUATERNION_EXP, "s4 b3 h2 j5", false, { 0 }, { { "", 0, 1, 0, 0, 0, 0 } } },
-    { KR_RAW_QUATERNION_SCAN, "b2 s9 h3 j2", true, { 0 }, { { "", 0, 1, 0, 0, 0, 0 }, { "chunks", 3, 1, 0, 0, 0, 0 } } },
+    { KR_RAW_QUATERNION_SCAN,
+      "b2 s9 h3 j2",
+      true,
+      { 0 },
+      { { "", 0, 1, 0, 0, 0, 0 }, { "chunks", 3, 1, 0, 0, 0, 0 } } },
     { KR_RAW_QUATERNION_ROTATE, "b2 s3 m2 h3 r10 j2", false, { 0 }, { { "", 0, 1, 0, 0, 0, 0 } } },
 };
 enum { NROWS = sizeof rows / sizeof *rows };
@@ -119,7 +129,8 @@ static void check_backward(raw_case *c, unsigned wanted)
     take_tensors(c, &s, wanted, tensors);
     for (int n = s.n_operands; n < s.n_views; n++) {
         kr_tensor *of = get(&c->values, "", s.terms[n].name + 2);
-        const bool is_known = of || strcmp(s.terms[n].name, "g_initial") == 0 || strcmp(s.terms[n].name, "g_window") == 0;
+        const bool is_known =
+            of || strcmp(s.terms[n].name, "g_initial") == 0 || strcmp(s.terms[n].name, "g_window") == 0;
         if (!is_known) tensors[n] = NULL; /* the gradient of an operand that is absent */
     }
     kr_raw_options options = c->options;
@@ -147,7 +158,8 @@ static void check_case(kr_ctx *ctx, const row *r, const variant *o, kr_dtype dty
     c.strided = shape == 1;
     c.packed = shape == 2 && r->has_sequences;
     if (c.packed) pack(&c, c.sizes['b' - 'a'], c.sizes['s' - 'a']);
-    else if (r->has_sequences) kr_sequences_from(c.t, "test", NULL, c.sizes['b' - 'a'], c.sizes['s' - 'a'], &c.sequences);
+    else if (r->has_sequences)
+        kr_sequences_from(c.t, "test", NULL, c.sizes['b' - 'a'], c.sizes['s' - 'a'], &c.sequences);
     make_operands(&c);
     run_on_tape(&c);
     check_forward(&c, ~0u);
