@@ -11,16 +11,16 @@
  * the ops of ops.h and ssd.h, with the same bits; every op has a backward op, which recomputes what it needs from the
  * operands of the forward op. docs/raw.md has the rules in full.
  *
- *   Memory    The caller's. Work memory is the caller's, too, if it is given: a run then allocates nothing.
- *   Types     f32 or f64, the same for all views of a call. bf16 and f16 where the kernels of the device take them, which
- *             kr_kernels_text lists; results of those types are rounded to nearest even.
- *   Strides   Operands that are usually parts of a wider row (x, z, b, c, ...) are read where they are; the others are
- *             row-major. An operand that the kernel cannot read is an error that names its strides: nothing is copied.
- *   Overlap   Results overlap no other view, but that a state may be updated in place: `final` may be `initial` in SSD,
- *             SCAN, ANGLES and QUATERNION_SCAN, `window_out` may be `window` in CONV. A decode step is a call with s = 1
- *             like that.
- *   Queue     On a GPU calls are queued on the context's stream, like ops: a call returns before its kernels have run,
- *             and its memory must stay valid until then. Calls can be captured in a CUDA graph. */
+ * Memory is the caller's. Work memory is the caller's, too, if it is given: a run then allocates nothing. All views of a
+ * call are f32 or f64, but for those that the kernels of the device take in bf16 or f16 (kr_kernels_text). Operands that
+ * are usually parts of a wider row (x, z, b, c, ...) are read where they are, all else is row-major. What a kernel cannot
+ * read is an error that names its strides: nothing is copied.
+ *
+ * Results overlap no other view, but that a state may be updated in place: `final` may be `initial` in SSD, SCAN, ANGLES
+ * and QUATERNION_SCAN, `window_out` may be `window` in CONV. A decode step is a call like that with s = 1.
+ *
+ * On a GPU calls are queued on the context's stream, like ops: a call returns before its kernels have run, and its memory
+ * must stay valid until then. Calls can be captured in a CUDA graph. */
 #ifndef KRAIT_RAW_H
 #define KRAIT_RAW_H
 

@@ -22,8 +22,8 @@ typedef struct kr_device kr_device;
 
 /* Operations of a device other than running kernels. Those that return text return NULL, or an error message. */
 typedef struct kr_device_ops {
-    void (*enter)(const kr_device *device);                /* before this thread queues kernels; NULL: nothing to do */
-    bool (*holds)(const kr_device *device, const void *p); /* is p in its device memory? */
+    void (*enter)(const kr_device *device);                 /* before this thread queues kernels; NULL: nothing to do */
+    bool (*holds)(const kr_device *device, const void *p);  /* is p in its device memory? */
     bool (*shares)(const kr_device *device, const void *p); /* do host and kernels read p? NULL: unknown */
     const char *(*upload)(kr_device *device, void *device_memory, const void *host,
                           size_t bytes); /* host may change afterwards */

@@ -11,12 +11,12 @@ static kr_view views[TERMS];
 static kr_tensor *y;
 static kr_raw_options options;
 
-static kr_view fresh(kr_dtype dtype, kr_shape shape)
+static kr_view zeros(kr_dtype dtype, kr_shape shape)
 {
     return kr_view_contiguous(dtype, shape, kr_tensor_data(kr_zeros(t, dtype, shape)));
 }
 
-#define FLOATS(...) fresh(KR_DTYPE_F32, KR_SHAPE(__VA_ARGS__))
+#define FLOATS(...) zeros(KR_DTYPE_F32, KR_SHAPE(__VA_ARGS__))
 
 static void begin(void)
 {
@@ -167,18 +167,18 @@ TEST(raw_types_are_checked)
     REFUSED(
         KR_ERR_DTYPE,
         "raw ssd: da [2, 6, 4] is f64, but v [2, 6, 1, 4, 3] is f32; f64 mixes with no other type, convert one of them",
-        views[DA] = fresh(KR_DTYPE_F64, KR_SHAPE(NB, NS, NH)));
+        views[DA] = zeros(KR_DTYPE_F64, KR_SHAPE(NB, NS, NH)));
     begin_ssd();
     char text[300];
     snprintf(text, sizeof text,
              "raw ssd: da [2, 6, 4] is bf16, which the kernel of %s does not take there; convert it to f32",
              kr_ctx_device(ctx));
-    REFUSED(KR_ERR_DTYPE, text, views[DA] = fresh(KR_DTYPE_BF16, KR_SHAPE(NB, NS, NH)));
+    REFUSED(KR_ERR_DTYPE, text, views[DA] = zeros(KR_DTYPE_BF16, KR_SHAPE(NB, NS, NH)));
     if (!kr_accepts(ctx, ssd_v, KR_DTYPE_F16)) {
         snprintf(text, sizeof text,
                  "raw ssd: v [2, 6, 1, 4, 3] is f16, which the kernel of %s does not take there; convert it to f32",
                  kr_ctx_device(ctx));
-        REFUSED(KR_ERR_DTYPE, text, views[V] = fresh(KR_DTYPE_F16, KR_SHAPE(NB, NS, NM, NH, NP)));
+        REFUSED(KR_ERR_DTYPE, text, views[V] = zeros(KR_DTYPE_F16, KR_SHAPE(NB, NS, NM, NH, NP)));
     }
     end();
 }

@@ -66,9 +66,9 @@ static void take_tensors(const raw_case *c, const signature *s, unsigned wanted,
 {
     for (int n = 0; n < s->n_views; n++) {
         const term *x = &s->terms[n];
-        const bool is_wanted = !x->optional || wanted >> (n - s->n_operands) & 1;
         if (n < s->n_operands) tensors[n] = get(&c->values, "", x->name);
-        else tensors[n] = is_wanted ? unwritten(c, shape_of(c, x)) : NULL;
+        else if (x->optional && !(wanted >> (n - s->n_operands) & 1)) tensors[n] = NULL;
+        else tensors[n] = unwritten(c, shape_of(c, x));
     }
 }
 
