@@ -244,33 +244,37 @@ TEST(raw_overlaps_are_checked)
     REFUSED_MEMORY(KR_ERR_ARG, "raw ssd: the address of da [2, 6, 4] is not a multiple of 4, the size of f32",
                    views[DA] = FLOATS(NB + 1, NS, NH), views[DA].dims[0] = NB,
                    views[DA].data = (char *)views[DA].data + 2);
-    /* two parts of one row: the columns decide */
-    kr_view wide = FLOATS(4, 20), gate[3] = { wide, wide, FLOATS(4, 6) };
-    for (int at = 0; at <= 14; at++) {
-        kr_view result = wide;
-        gate[0].dims[1] = gate[1].dims[1] = 6;
-        gate[1].data = (char *)wide.data + 14 * sizeof(float);
-        result.data = (char *)wide.data + (size_t)at * sizeof(float);
-        result.dims[0] = 1;
-        result.dims[1] = 6;
-        kr_view one[3] = { gate[0], gate[1], result };
-        one[0].dims[0] = one[1].dims[0] = 1;
-        const bool overlaps = at < 6 || at > 8;
-        CHECK((kr_raw_run(ctx, KR_RAW_GATE, 3, one, NULL) != KR_OK) == overlaps, "one row, at %d: %s", at,
-              kr_ctx_message(ctx));
-        kr_ctx_clear(ctx);
-    }
-    /* rows of operands between which a result lies as a whole */
-    gate[0].strides[0] = 100;
-    gate[2] = wide;
+    kr_view wide, gate[3];
+    /* rows of x, between which the result lies as a whole */
     wide = FLOATS(4, 100);
+    gate[0] = gate[1] = FLOATS(4, 6);
+    gate[0].strides[0] = 100;
     gate[0].data = wide.data;
-    gate[1] = FLOATS(4, 6);
     gate[2] = kr_view_contiguous(KR_DTYPE_F32, KR_SHAPE(4, 6), (char *)wide.data + 110 * sizeof(float));
     CHECK(kr_raw_run(ctx, KR_RAW_GATE, 3, gate, NULL) == KR_OK, "%s", kr_ctx_message(ctx));
     gate[2].data = (char *)wide.data + 90 * sizeof(float);
     CHECK(kr_raw_run(ctx, KR_RAW_GATE, 3, gate, NULL) == KR_ERR_ARG, "a result over the second row of x");
     CHECK_ERROR(ctx, KR_ERR_ARG, "raw gate: result y [4, 6] overlaps x [4, 6] in memory");
+    end();
+}
+
+/* A result of 6 elements at every place among rows of 6 that are 20 apart: refused where it would share an element. */
+TEST(raw_results_may_lie_between_rows)
+{
+    enum { ROWS = 4, WIDTH = 6, LINE = 20 };
+    begin();
+    kr_view wide = FLOATS(ROWS + 1, LINE), empty = { .data = NULL };
+    kr_view back[8] = { FLOATS(ROWS, WIDTH), empty, FLOATS(WIDTH), FLOATS(ROWS, 1), FLOATS(ROWS, WIDTH), empty, empty };
+    back[0].data = wide.data;
+    back[0].strides[0] = LINE;
+    for (int at = 0; at <= ROWS * LINE; at++) {
+        bool shares = false;
+        for (int i = at; i < at + WIDTH; i++) shares = shares || (i < ROWS * LINE && i % LINE < WIDTH);
+        back[7] = kr_view_contiguous(KR_DTYPE_F32, KR_SHAPE(WIDTH), (float *)wide.data + at);
+        const bool refused = kr_raw_run(ctx, KR_RAW_NORM_BACKWARD, 8, back, NULL) != KR_OK;
+        CHECK(refused == shares, "at %d: %s", at, refused ? kr_ctx_message(ctx) : "not refused");
+        if (refused) CHECK_ERROR(ctx, KR_ERR_ARG, "raw norm_backward: result g_gain [6] overlaps x [4, 6] in memory");
+    }
     end();
 }
 

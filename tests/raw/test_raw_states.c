@@ -106,6 +106,36 @@ TEST(raw_states_are_updated_in_place)
     end();
 }
 
+/* Kernels that do not update in place are never given one memory for both. */
+static int ncalls, nin_place;
+#define SPY(slot, type, operand, result)                                                                               \
+    static void (*slot##_of_device)(const type *);                                                                     \
+    static void slot##_spy(const type *args)                                                                           \
+    {                                                                                                                  \
+        ncalls++;                                                                                                      \
+        nin_place += args->operand == args->result;                                                                    \
+        slot##_of_device(args);                                                                                        \
+    }
+SPY(conv, kr_conv_args, window, window_out)
+SPY(angles, kr_angles_args, initial, final)
+SPY(quaternion_scan, kr_quaternion_scan_args, initial, final)
+
+#define INSTALL(slot)                                                                                                  \
+    slot##_of_device = ctx->device->kernels.slot[KR_REAL_F32].run;                                                     \
+    ctx->device->kernels.slot[KR_REAL_F32].run = slot##_spy
+
+TEST(raw_kernels_see_two_memories_for_a_state)
+{
+    begin(NULL);
+    INSTALL(conv);
+    INSTALL(angles);
+    INSTALL(quaternion_scan);
+    for (int i = 2; i < 5; i++) check_steps(&steps[i]);
+    CHECK(ncalls == 3 * 9, "%d calls", ncalls);
+    CHECK(nin_place == 0, "%d calls in place", nin_place);
+    end();
+}
+
 /* Tokens outside all sequences: their y is not written, and their gradients are 0. */
 TEST(raw_tokens_outside_sequences_are_left_alone)
 {
