@@ -108,11 +108,13 @@ TEST(raw_states_are_updated_in_place)
 
 /* Kernels that do not update in place are never given one memory for both. */
 static int ncalls, nin_place;
+static kr_precision precision; /* of the last call */
 #define SPY(slot, type, operand, result)                                                                               \
     static void (*slot##_of_device)(const type *);                                                                     \
     static void slot##_spy(const type *args)                                                                           \
     {                                                                                                                  \
         ncalls++;                                                                                                      \
+        precision = args->exec.precision;                                                                              \
         nin_place += args->operand == args->result;                                                                    \
         slot##_of_device(args);                                                                                        \
     }
@@ -133,6 +135,28 @@ TEST(raw_kernels_see_two_memories_for_a_state)
     for (int i = 2; i < 5; i++) check_steps(&steps[i]);
     CHECK(ncalls == 3 * 9, "%d calls", ncalls);
     CHECK(nin_place == 0, "%d calls in place", nin_place);
+    end();
+}
+
+/* The precision is that of the call, and then the context's again. */
+TEST(raw_calls_have_a_precision)
+{
+    begin(NULL);
+    INSTALL(conv);
+    kr_tensor *x = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2, 5, 3)), *weight = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(3, 4));
+    kr_tensor *y = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2, 5, 3)), *tensors[TERMS] = { x, weight, NULL, NULL, y };
+    const signature conv = signature_of(KR_RAW_CONV);
+    const kr_precision own = kr_ctx_precision(ctx);
+    kr_raw_options options;
+    kr_view views[TERMS];
+    views_of(&conv, tensors, views);
+    kr_raw_options_init(&options);
+    for (int i = KR_PRECISION_UNSET; i <= KR_PRECISION_BF16; i++) {
+        options.precision = (kr_precision)i;
+        CHECK(kr_raw_run(ctx, KR_RAW_CONV, conv.n_views, views, &options) == KR_OK, "%s", kr_ctx_message(ctx));
+        CHECK(precision == (i == KR_PRECISION_UNSET ? own : options.precision), "%d runs in %d", i, (int)precision);
+        CHECK(kr_ctx_precision(ctx) == own, "the context has %d", (int)kr_ctx_precision(ctx));
+    }
     end();
 }
 
