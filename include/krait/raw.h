@@ -66,7 +66,7 @@ typedef enum kr_raw_op {
 
     /* Causal depthwise convolution: y_t[v] = bias[v] + sum_j weight[v, j] past(t - (k-1) + j, v), past being x, and window
      * before the first token (0 if absent); silu(y) with the option. window, window_out: the last k inputs, newest last.
-     * x: adjacent channels, any distance between tokens and rows. Options: silu, sequences.
+     * x: adjacent channels, any distance between tokens and rows. g_x: rows. Options: silu, sequences.
      *
      *   conv x:bsv weight:vk bias:v? window:qvk? -> y:bsv window_out:qvk?
      *   conv_backward x:bsv weight:vk bias:v? window:qvk? g_y:bsv? g_window_out:qvk? -> g_x:bsv? g_weight:vk? g_bias:v?
@@ -76,8 +76,8 @@ typedef enum kr_raw_op {
 
     /* RMS norm over n_groups groups of the last axis, with an optional gate z:
      *   u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain        norm_first: u = x, and y times silu(z)
-     * q has a number for each group, e of them; backward takes it. x, z: rows (docs/raw.md).
-     * accumulate, without a gate: g_x is added to. Options: eps, n_groups, norm_first, accumulate.
+     * q has a number for each group, e of them; backward takes it. x, z and their gradients: rows (docs/raw.md).
+     * accumulate, without a gate: g_x, then row-major, is added to. Options: eps, n_groups, norm_first, accumulate.
      *
      *   norm x:..i z:..i? gain:i? -> y:..i q:..e?
      *   norm_backward x:..i z:..i? gain:i? q:..e g_y:..i -> g_x:..i? g_z:..i? g_gain:i? */
@@ -92,7 +92,7 @@ typedef enum kr_raw_op {
     KR_RAW_LAYER_NORM = 8,
     KR_RAW_LAYER_NORM_BACKWARD = 9,
 
-    /* y = x silu(z). x, z, g_y: rows. No options.
+    /* y = x silu(z). x, z and all gradients: rows. No options.
      *
      *   gate x:.. z:.. -> y:..
      *   gate_backward x:.. z:.. g_y:.. -> g_x:..? g_z:..? */
@@ -148,7 +148,13 @@ typedef enum kr_raw_op {
      *   quaternion_rotate x:bsmhr cum:bshj4 -> y:bsmhr
      *   quaternion_rotate_backward x:bsmhr cum:bshj4 g_y:bsmhr -> g_x:bsmhr? g_cum:bshj4? */
     KR_RAW_QUATERNION_ROTATE = 22,
-    KR_RAW_QUATERNION_ROTATE_BACKWARD = 23
+    KR_RAW_QUATERNION_ROTATE_BACKWARD = 23,
+
+    /* y = a b + bias; accumulate, without a bias: y is added to. a, b: any strides, so that a transposed operand is a view.
+     * y: rows. There is no backward op: gradients are products, too. Options: accumulate.
+     *
+     *   matmul a:jk b:ki bias:i? -> y:ji */
+    KR_RAW_MATMUL = 24
 } kr_raw_op;
 
 /* All ops have work and precision. Of the others an op has those that its comment names; the rest must keep their

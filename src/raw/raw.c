@@ -35,7 +35,8 @@ static const raw_about *const ops[] = { [KR_RAW_SSD] = &raw_ssd,
                                         [KR_RAW_QUATERNION_SCAN] = &raw_quaternion_scan,
                                         [KR_RAW_QUATERNION_SCAN_BACKWARD] = &raw_quaternion_scan_backward,
                                         [KR_RAW_QUATERNION_ROTATE] = &raw_quaternion_rotate,
-                                        [KR_RAW_QUATERNION_ROTATE_BACKWARD] = &raw_quaternion_rotate_backward };
+                                        [KR_RAW_QUATERNION_ROTATE_BACKWARD] = &raw_quaternion_rotate_backward,
+                                        [KR_RAW_MATMUL] = &raw_matmul };
 
 static const raw_about *about(kr_raw_op op)
 {

@@ -201,6 +201,7 @@ static bool is_readable(const kr_tensor *x, raw_layout layout)
     case RAW_ROWS: return x->rank == 0 || kr_row_stride(x, &distance);
     case RAW_TOKENS: return kr_token_stride(x, &distance);
     case RAW_CHANNELS: return x->dims[2] == 1 || x->strides[2] == 1;
+    case RAW_STRIDED: return true;
     }
     return false;
 }
@@ -212,13 +213,20 @@ static bool check_layout(const raw_call *call, int n)
         [RAW_ROWS] = "adjacent elements along its last axis, and all rows at one distance",
         [RAW_TOKENS] = "tokens whose elements are row-major without gaps, and all tokens at one distance",
         [RAW_CHANNELS] = "adjacent channels",
+        [RAW_STRIDED] = "it",
     };
     const kr_tensor *x = call->x[n];
     const raw_layout layout = call->about->rules[n].layout;
     if (kr_count_of(x) == 0) return true;
-    return kr_require(call->ctx, is_readable(x, layout), KR_ERR_SHAPE,
-                      "%s: %s %s has strides %s, but the kernel %s %s; use a copy", call->op, RAW_NAME(call, n),
-                      KR_TEXT_OF(x), STRIDES_OF(x), n < call->about->n_operands ? "reads" : "writes", rules[layout]);
+    const bool is_result = n >= call->about->n_operands;
+    if (!kr_require(call->ctx, is_readable(x, layout), KR_ERR_SHAPE,
+                    "%s: %s %s has strides %s, but the kernel %s %s; use a copy", call->op, RAW_NAME(call, n),
+                    KR_TEXT_OF(x), STRIDES_OF(x), is_result ? "writes" : "reads", rules[layout]))
+        return false;
+    return !is_result || layout != RAW_ROWS || x->rank == 0 ||
+           kr_require(call->ctx, kr_operand_of(x).row >= x->dims[x->rank - 1], KR_ERR_SHAPE,
+                      "%s: %s %s has strides %s, but a result needs rows in rising order that do not overlap", call->op,
+                      RAW_NAME(call, n), KR_TEXT_OF(x), STRIDES_OF(x));
 }
 
 /* ---- results ---- */

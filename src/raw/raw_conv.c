@@ -83,7 +83,7 @@ const raw_about raw_conv = { RAW_TEXTS("conv", OPERANDS, "y:bsv window_out:qvk?"
 
 static const raw_rule backward_rules[NBACKWARD] = { [X] = RAW_RULE(RAW_CHANNELS, conv_bwd_x),
                                                     [G_Y] = RAW_RULE(RAW_PLAIN, conv_bwd_g_y),
-                                                    [G_X] = RAW_RULE(RAW_PLAIN, conv_bwd_g_x) };
+                                                    [G_X] = RAW_RULE(RAW_ROWS, conv_bwd_g_x) };
 
 const raw_about raw_conv_backward = { RAW_TEXTS("conv_backward", OPERANDS " g_y:bsv? g_window_out:qvk?",
                                                 "g_x:bsv? g_weight:vk? g_bias:v? g_window:qvk?"),

@@ -14,12 +14,13 @@ KR_DECLARE_DEFAULTS(kr_raw_options); /* of raw.c */
 
 enum { RAW_MOST_VIEWS = 32 };
 
-/* How the kernel reads an operand. Results are all row-major. */
+/* How the kernel reads an operand or writes a result. */
 typedef enum raw_layout {
-    RAW_PLAIN,   /* row-major */
-    RAW_ROWS,    /* adjacent elements along the last axis, rows of one stride (kr_row_stride) */
-    RAW_TOKENS,  /* [b s ..]: row-major tokens of one stride (kr_token_stride) */
-    RAW_CHANNELS /* [b s v]: adjacent channels, any strides of b and s */
+    RAW_PLAIN,    /* row-major */
+    RAW_ROWS,     /* adjacent elements along the last axis, rows of one stride (kr_row_stride) */
+    RAW_TOKENS,   /* [b s ..]: row-major tokens of one stride (kr_token_stride) */
+    RAW_CHANNELS, /* [b s v]: adjacent channels, any strides of b and s */
+    RAW_STRIDED   /* any strides */
 } raw_layout;
 
 /* accepts: 1 + the offset of the view's member in kr_accepts, 0 for a view of the slot's type alone. What an op does not
@@ -131,6 +132,6 @@ extern const raw_about raw_ssd, raw_ssd_backward, raw_scan, raw_scan_backward, r
     raw_norm_backward, raw_layer_norm, raw_layer_norm_backward, raw_gate, raw_gate_backward, raw_trapezoid,
     raw_trapezoid_backward, raw_angles, raw_angles_backward, raw_rotate, raw_rotate_backward, raw_quaternion_exp,
     raw_quaternion_exp_backward, raw_quaternion_scan, raw_quaternion_scan_backward, raw_quaternion_rotate,
-    raw_quaternion_rotate_backward;
+    raw_quaternion_rotate_backward, raw_matmul;
 
 #endif

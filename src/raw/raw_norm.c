@@ -67,6 +67,9 @@ static bool check_norm_backward(const raw_call *call)
         !kr_require(call->ctx, !call->o.accumulate || g_x, KR_ERR_ARG, "%s: accumulate is set, but g_x is absent",
                     call->op))
         return false;
+    if (!kr_require(call->ctx, !call->o.accumulate || kr_tensor_is_row_major(g_x), KR_ERR_SHAPE,
+                    "%s: accumulate is set, but g_x %s is not row-major; use a copy", call->op, KR_TEXT_OF(g_x)))
+        return false;
     return kr_require(call->ctx, !call->o.accumulate || g_x->dtype == call->dtype, KR_ERR_DTYPE,
                       "%s: accumulate is set, but g_x is %s; gradients are added in %s", call->op,
                       kr_dtype_name(g_x->dtype), kr_dtype_name(call->dtype));
@@ -95,8 +98,8 @@ static bool run_norm_backward(raw_call *call)
 static const raw_rule norm_backward_rules[NNORM_BACKWARD] = { [X] = RAW_RULE(RAW_ROWS, norm_bwd_x),
                                                               [Z] = RAW_RULE(RAW_ROWS, norm_bwd_z),
                                                               [G_Y] = RAW_RULE(RAW_PLAIN, norm_bwd_g_y),
-                                                              [G_X] = RAW_RULE(RAW_PLAIN, norm_bwd_g_x),
-                                                              [G_Z] = RAW_RULE(RAW_PLAIN, norm_bwd_g_z) };
+                                                              [G_X] = RAW_RULE(RAW_ROWS, norm_bwd_g_x),
+                                                              [G_Z] = RAW_RULE(RAW_ROWS, norm_bwd_g_z) };
 
 const raw_about raw_norm_backward = { RAW_TEXTS("norm_backward", "x:..i z:..i? gain:i? q:..e g_y:..i",
                                                 "g_x:..i? g_z:..i? g_gain:i?"),
@@ -227,8 +230,8 @@ const raw_about raw_gate = { RAW_TEXTS("gate", "x:.. z:..", "y:.."), .n_operands
 static const raw_rule gate_backward_rules[NGATE_BACKWARD] = { [GATE_X] = RAW_RULE(RAW_ROWS, gate_bwd_x),
                                                               [GATE_Z] = RAW_RULE(RAW_ROWS, gate_bwd_z),
                                                               [GATE_G_Y] = RAW_RULE(RAW_ROWS, gate_bwd_g_y),
-                                                              [GATE_G_X] = RAW_RULE(RAW_PLAIN, gate_bwd_g_x),
-                                                              [GATE_G_Z] = RAW_RULE(RAW_PLAIN, gate_bwd_g_z) };
+                                                              [GATE_G_X] = RAW_RULE(RAW_ROWS, gate_bwd_g_x),
+                                                              [GATE_G_Z] = RAW_RULE(RAW_ROWS, gate_bwd_g_z) };
 
 const raw_about raw_gate_backward = { RAW_TEXTS("gate_backward", "x:.. z:.. g_y:..", "g_x:..? g_z:..?"),
                                       .n_operands = GATE_G_X, .n_views = NGATE_BACKWARD, .rules = gate_backward_rules,

@@ -77,7 +77,7 @@ static void refused(kr_status status, const char *text, bool in_work)
 TEST(raw_signatures_are_those_of_the_header)
 {
     CHECK(strcmp(kr_raw_signature(KR_RAW_SSD), SSD_TEXT) == 0, "%s", kr_raw_signature(KR_RAW_SSD));
-    CHECK(!kr_raw_signature((kr_raw_op)-1) && !kr_raw_signature((kr_raw_op)24), "signatures of no op");
+    CHECK(!kr_raw_signature((kr_raw_op)-1) && !kr_raw_signature((kr_raw_op)99), "signatures of no op");
     char path[400], *header = malloc(1 << 16);
     snprintf(path, sizeof path, "%s/include/krait/raw.h", KR_SOURCE_DIR);
     FILE *file = fopen(path, "r");
@@ -91,7 +91,7 @@ TEST(raw_signatures_are_those_of_the_header)
         else *to++ = *from++;
     }
     *to = '\0';
-    for (int op = 0; op <= KR_RAW_QUATERNION_ROTATE_BACKWARD; op++)
+    for (int op = 0; op <= KR_RAW_MATMUL; op++)
         CHECK(strstr(header, kr_raw_signature((kr_raw_op)op)) != NULL, "raw.h lacks: %s",
               kr_raw_signature((kr_raw_op)op));
     free(header);
