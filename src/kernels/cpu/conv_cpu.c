@@ -403,8 +403,7 @@ static void input_gradient(const backward *f, const block *k)
     if (!a->g_window_out) return;
     const float *g_window = (const float *)a->g_window_out + (k->at.q * a->nv + k->v0) * a->nk;
     for (int64_t t = kr_larger(s0, k->n - a->nk); t < s1; t++)
-        for (int64_t v = 0; v < k->v1 - k->v0; v++)
-            g_x[(t - s0) * row + v] += g_window[v * a->nk + t - (k->n - a->nk)];
+        for (int64_t v = 0; v < k->v1 - k->v0; v++) g_x[(t - s0) * row + v] += g_window[v * a->nk + t - (k->n - a->nk)];
 }
 
 /* Only the first block of a sequence reaches t < 0. */
