@@ -11,7 +11,7 @@
  * The state has a row for each row, or one for all of them before the first token is sampled.
  */
 #include "generate/generation_impl.h"
-#include "generate/row_lists.h"
+#include "generate/row_numbers.h"
 #include "model/state_file.h"
 #include "nn/state_rows.h"
 

@@ -10,8 +10,7 @@ struct kr_generation {
     kr_arena arena;      /* lists of the settings, and the arrays below */
     kr_row_settings settings;
     int64_t nrows;
-    kr_row **
-        rows; /* [nrows], row r with stream r; before the first step, which forks it, only the first; others are NULL */
+    kr_row **rows; /* [nrows], row r with stream r: only the first before the first step, which forks it; then all */
     kr_generated *made; /* [nrows] */
     int64_t prompt_tokens, tokens;
     bool is_inconsistent; /* a call failed midway */

@@ -10,7 +10,7 @@
  *   row.logits    f32 [w]     those after the last token, f64 for f64 weights, if a device has read it ahead; else [0]
  */
 #include "generate/batch_impl.h"
-#include "generate/row_lists.h"
+#include "generate/row_numbers.h"
 #include "model/state_file.h"
 #include "nn/state_rows.h"
 

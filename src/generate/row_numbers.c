@@ -1,5 +1,5 @@
-/* row_lists.c - token counts and numbers of rows, to files and from them. */
-#include "generate/row_lists.h"
+/* row_numbers.c - token counts and numbers of rows, to files and from them. */
+#include "generate/row_numbers.h"
 
 #include <stdlib.h>
 

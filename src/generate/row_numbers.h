@@ -1,7 +1,6 @@
-/* row_lists.h - what a row has, as lists of numbers in files: token counts and held text. Lists from files are untrusted.
- */
-#ifndef KR_GENERATE_ROW_LISTS_H
-#define KR_GENERATE_ROW_LISTS_H
+/* row_numbers.h - what a row has, as numbers in files: token counts and held text. Those read are untrusted. */
+#ifndef KR_GENERATE_ROW_NUMBERS_H
+#define KR_GENERATE_ROW_NUMBERS_H
 
 #include "base/ctx_impl.h"
 #include "generate/token_counts.h"
