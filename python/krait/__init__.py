@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ._core import (
     ArgumentError,
+    Array,
     Context,
     DeviceError,
     DtypeError,
@@ -21,24 +22,44 @@ from ._core import (
     StateError,
     UnsupportedError,
     __version__,
+    from_dlpack,
 )
 from ._core import info as _info
+from ._errors import CopyWarning, KraitWarning
+from ._generate import Generated, Generation
+from ._model import Model, load, new
+from ._params import Parameter, Params
+from ._state import State
+from ._tokenizer import Tokenizer
 
 __all__ = [
     "ArgumentError",
+    "Array",
     "Context",
+    "CopyWarning",
     "DeviceError",
     "DtypeError",
     "Error",
     "FormatError",
+    "Generated",
+    "Generation",
     "IoError",
+    "KraitWarning",
+    "Model",
     "NumericError",
     "OutOfMemoryError",
+    "Parameter",
+    "Params",
     "ShapeError",
+    "State",
     "StateError",
+    "Tokenizer",
     "UnsupportedError",
     "__version__",
     "devices",
+    "from_dlpack",
+    "load",
+    "new",
 ]
 
 

@@ -1,8 +1,6 @@
 /* module.c - the module krait._core: its state, types and functions without an object. */
 #include "core.h"
 
-#include <stdlib.h>
-
 krpy_module *krpy_module_of(PyObject *self)
 {
     return PyType_GetModuleState(Py_TYPE(self));
@@ -31,6 +29,14 @@ static PyObject *module_info(PyObject *module, PyObject *name)
 static PyMethodDef module_methods[] = {
     { "info", module_info, METH_O,
       "info(name, /)\n--\n\nA text about machine and library: 'cpu_features', 'isas', 'devices' or 'kernels'." },
+    { "config_defaults", krpy_config_defaults, METH_O,
+      "config_defaults(part, /)\n--\n\nDefaults of the fields of 'mamba1', 'mamba2', 'mamba3', 'layers', 'network'." },
+    { "from_dlpack", krpy_from_dlpack, METH_O,
+      "from_dlpack(object, /)\n--\n\nAn Array over the memory of an object with __dlpack__." },
+    { "load_model", (PyCFunction)(void (*)(void))krpy_load_model, METH_FASTCALL | METH_KEYWORDS,
+      "load_model(context, folder, *, tokenizer=None, dtype=None, mmap=None)\n--\n\nLoads a model folder." },
+    { "create_model", (PyCFunction)(void (*)(void))krpy_create_model, METH_FASTCALL | METH_KEYWORDS,
+      "create_model(context, *, family=None, json=None, fields=None, measure=None)\n--\n\nCreates a model." },
     { 0 },
 };
 
@@ -46,7 +52,12 @@ static int module_exec(PyObject *module)
     const char *testing = getenv("KR_PYTHON_TESTING");
     state->is_testing = testing && *testing;
     if (!krpy_errors_init(module, state)) return -1;
-    if (!add_type(module, &krpy_context_spec, &state->context)) return -1;
+    if (!add_type(module, &krpy_context_spec, &state->context) || !add_type(module, &krpy_array_spec, &state->array) ||
+        !add_type(module, &krpy_tape_spec, &state->tape) || !add_type(module, &krpy_params_spec, &state->params) ||
+        !add_type(module, &krpy_model_spec, &state->model) || !add_type(module, &krpy_state_spec, &state->state) ||
+        !add_type(module, &krpy_tokenizer_spec, &state->tokenizer) ||
+        !add_type(module, &krpy_batch_spec, &state->batch))
+        return -1;
     return PyModule_AddStringConstant(module, "__version__", kr_version());
 }
 
@@ -55,6 +66,14 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     krpy_module *state = PyModule_GetState(module);
     for (int i = 0; i < KRPY_STATUSES; i++) Py_VISIT(state->errors[i]);
     Py_VISIT(state->context);
+    Py_VISIT(state->array);
+    Py_VISIT(state->tape);
+    Py_VISIT(state->params);
+    Py_VISIT(state->model);
+    Py_VISIT(state->state);
+    Py_VISIT(state->tokenizer);
+    Py_VISIT(state->batch);
+    Py_VISIT(state->block);
     return 0;
 }
 
@@ -63,6 +82,14 @@ static int module_clear(PyObject *module)
     krpy_module *state = PyModule_GetState(module);
     for (int i = 0; i < KRPY_STATUSES; i++) Py_CLEAR(state->errors[i]);
     Py_CLEAR(state->context);
+    Py_CLEAR(state->array);
+    Py_CLEAR(state->tape);
+    Py_CLEAR(state->params);
+    Py_CLEAR(state->model);
+    Py_CLEAR(state->state);
+    Py_CLEAR(state->tokenizer);
+    Py_CLEAR(state->batch);
+    Py_CLEAR(state->block);
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* context.c - krait.Context: a device with its threads, memory and random stream, and the lock of all its objects. */
+/* context_type.c - krait.Context: a device with its threads, memory and random stream, and the lock of all its objects. */
 #include "core.h"
 
 #include <krait/experimental/testing.h>
@@ -80,6 +80,14 @@ bool krpy_leave(krpy_context *c)
     c->depth = 0;
     PyThread_release_lock(c->lock);
     return is_ok;
+}
+
+void krpy_abandon(krpy_context *c)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    krpy_leave(c);
+    PyErr_Restore(type, value, traceback);
 }
 
 /* ---- destruction ---- */
@@ -385,15 +393,9 @@ static PyGetSetDef context_attributes[] = {
 };
 
 static PyType_Slot context_slots[] = {
-    { Py_tp_doc, (void *)context_doc },
-    { Py_tp_new, context_new },
-    { Py_tp_dealloc, context_dealloc },
-    { Py_tp_traverse, context_traverse },
-    { Py_tp_clear, context_clear },
-    { Py_tp_repr, context_repr },
-    { Py_tp_methods, context_methods },
-    { Py_tp_getset, context_attributes },
-    { 0, NULL },
+    { Py_tp_doc, (void *)context_doc },   { Py_tp_new, context_new },           { Py_tp_dealloc, context_dealloc },
+    { Py_tp_traverse, context_traverse }, { Py_tp_clear, context_clear },       { Py_tp_repr, context_repr },
+    { Py_tp_methods, context_methods },   { Py_tp_getset, context_attributes }, { 0, NULL },
 };
 
 PyType_Spec krpy_context_spec = {
