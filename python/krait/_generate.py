@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypedDict, Union, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,29 @@ if TYPE_CHECKING:
 Prompt = Union[str, bytes, Sequence[int], "npt.NDArray[Any]"]
 Processor = Callable[["npt.NDArray[np.int32]", "npt.NDArray[np.float64]"], Any]
 Constraint = Callable[["npt.NDArray[np.int32]"], Any]
+
+class GenerateOptions(TypedDict, total=False):
+    """Options of Model.generate and Generation.add."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float] | None
+    seed: int
+    random_stream: int
+    stop: str | Sequence[str]
+    stop_ids: Sequence[int]
+    ignore_eos: bool
+    top_logprobs: int
+    score_prompt: bool
+    process: Processor | None
+    constrain: Constraint | None
+
 
 _EVENT_TOKEN, _EVENT_ERROR = 1, 2
 _FINISH = (None, "length", "stop", "stop")
@@ -126,9 +149,9 @@ class Generation(Iterator[Any]):
             prompt = first
         self._batch.feed(row, ids32("prompt", prompt))
 
-    def add(self, prompt: Prompt, **options: Any) -> int:
+    def add(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> int:
         """Adds a sequence, with the options of Model.generate. Returns the index of its result."""
-        settings = self._settings(options)
+        settings = self._settings(dict(options))
         row = self._batch.create()
         try:
             self._feed(row, prompt)
@@ -146,7 +169,7 @@ class Generation(Iterator[Any]):
         return index
 
     def _settings(self, options: dict[str, Any]) -> dict[str, Any]:
-        merged = {**_DEFAULTS, **options}
+        merged = {**_DEFAULTS, "random_stream": len(self.results), **options}
         unknown = set(merged) - set(_DEFAULTS)
         if unknown:
             raise TypeError(f"generate: unknown option '{sorted(unknown)[0]}'")
@@ -156,6 +179,7 @@ class Generation(Iterator[Any]):
         process, constrain = merged.pop("process"), merged.pop("constrain")
         merged["stops"] = (stop,) if isinstance(stop, str) else tuple(stop or ())
         merged["stop_ids"] = [*(stop_ids or ()), *(() if ignore_eos else self._model.eos)]
+        merged["stream"] = merged.pop("random_stream")
         merged["n_top"] = merged.pop("top_logprobs")
         merged["process"] = _processor(process) if process else None
         merged["constrain"] = _constraint(constrain, self._model.vocab_size) if constrain else None
@@ -246,7 +270,7 @@ _DEFAULTS: dict[str, Any] = {
     "frequency_penalty": 0.0,
     "logit_bias": None,
     "seed": 0,
-    "stream": 0,
+    "random_stream": 0,
     "stop": (),
     "stop_ids": (),
     "ignore_eos": False,

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from . import _core
 from ._arrays import floats, integers, owned
 from ._contexts import default_context
-from ._generate import Constraint, Generated, Generation, Processor, Prompt, is_one_prompt
+from ._generate import Generated, GenerateOptions, Generation, Prompt, is_one_prompt
 from ._params import Params, empty_gradients
 from ._state import State
 from ._tokenizer import Tokenizer
@@ -60,15 +60,13 @@ class Model:
     (1, 2, 256)
     """
 
-    def __init__(self, core: _core.Model, source: tuple[Any, ...] | None, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, core: _core.Model, source: list[Any], tokenizer: Tokenizer | None) -> None:
         self._core = core
         self._info = core.info()
-        self._source = source  # ("folder", path, options): where the weights are; None: in memory only
+        # Folder and type from which the weights come; emptied when they are written. Shared models have one list.
+        self._source: list[Any] = source
         self.tokenizer = tokenizer
-        self.params = Params(core.params(), self._changed)
-
-    def _changed(self) -> None:
-        self._source = None
+        self.params = Params(core.params(), source.clear)
 
     # ---- facts ----
 
@@ -144,7 +142,8 @@ class Model:
         >>> sorted(krait.new("mamba1", d_model=16, n_layers=1, vocab_size=256).memory())
         ['parameters', 'prefill_bytes', 'state_bytes', 'weight_bytes']
         """
-        return _core.create_model(self.context, json=self._core.config(None), measure=True)
+        sizes: dict[str, int] = _core.create_model(self.context, json=self._core.config(None), measure=True)
+        return sizes
 
     def __repr__(self) -> str:
         c = self.context
@@ -166,9 +165,12 @@ class Model:
         self, kind: str, x: Any, state: State | None, marks: Mapping[str, Any], **options: Any
     ) -> tuple[Array, Array, State | None]:
         tape = _core.Tape(self.context)
-        operands = {name: tape.view(integers(name, mark)) for name, mark in marks.items() if mark is not None}
+        operands: dict[str, Any] = dict(options)
+        for name, mark in marks.items():
+            if mark is not None:
+                operands[name] = tape.view(integers(name, mark))
         y, hidden, new = self._core.call(
-            tape, kind, self._input(tape, x), state._core if state is not None else None, **operands, **options
+            tape, kind, self._input(tape, x), state._core if state is not None else None, **operands
         )
         result = owned(y) if y is not None else np.empty(0)
         kept = state if options.get("in_place") else State(new, self) if new is not None else None
@@ -295,50 +297,39 @@ class Model:
     # ---- text ----
 
     @overload
-    def generate(self, prompt: Prompt, *, stream: Literal[True] = ..., **options: Any) -> Generation: ...
-
-    @overload
-    def generate(self, prompt: str | bytes, *, stream: Literal[False], **options: Any) -> Generated: ...
-
-    @overload
-    def generate(self, prompt: Sequence[Prompt], *, stream: bool = ..., **options: Any) -> Any: ...
-
     def generate(
-        self,
-        prompt: Any,
-        *,
-        stream: bool = True,
-        samples: int = 1,
-        max_rows: int = 32,
-        max_tokens: int = 256,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        logit_bias: Mapping[int, float] | None = None,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-        stop_ids: Sequence[int] = (),
-        ignore_eos: bool = False,
-        top_logprobs: int = 0,
-        score_prompt: bool = False,
-        process: Processor | None = None,
-        constrain: Constraint | None = None,
-    ) -> Any:
+        self, prompt: str | bytes, *, stream: Literal[False], samples: Literal[1] = ..., max_rows: int = ...,
+        **options: Unpack[GenerateOptions],
+    ) -> Generated: ...  # fmt: skip
+
+    @overload
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], *, stream: Literal[True] = ..., samples: int = ...,
+        max_rows: int = ..., **options: Unpack[GenerateOptions],
+    ) -> Generation: ...  # fmt: skip
+
+    @overload
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], *, stream: bool, samples: int = ..., max_rows: int = ...,
+        **options: Unpack[GenerateOptions],
+    ) -> Any: ...  # fmt: skip
+
+    def generate(self, prompt: Any, *, stream: bool = True, samples: int = 1, max_rows: int = 32, **options: Any) -> Any:
         """Continues a prompt: a text, or a row of ids; or several prompts, a list of them.
 
         stream=True gives a Generation, an iterator of pieces of text; of (row, piece) for several prompts or samples.
         stream=False generates to the end and returns a Generated, or a list of them.
 
-        temperature 0 is greedy. top_k, top_p and min_p restrict the candidates; penalties and logit_bias (id: bias,
-        -inf: never) change logits. stop: texts that end a row, and are not part of it. max_tokens -1: until a stop.
-        top_logprobs: that many probable tokens at each position. score_prompt: log-probabilities of the prompt.
-        process(ids, logits) changes the logits in place, or returns new ones; constrain(ids) returns the ids that may
-        come next, or a mask of the vocabulary; ids are the tokens generated so far. samples: continuations of each
-        prompt. max_rows: rows that generate at the same time; others wait.
+        samples: continuations of each prompt. max_rows: rows that generate at the same time; others wait. Options:
+
+        max_tokens (256; -1: until a stop), temperature (1; 0: greedy), top_k (0: off), top_p (1), min_p (0),
+        repetition_penalty (1), presence_penalty (0), frequency_penalty (0), seed (0).
+        logit_bias: dict of id and bias; -inf: never. stop: a text, or several, that end a row and are no part of it.
+        stop_ids: ids that end a row, besides those of model.eos. ignore_eos (False): EOS does not end it.
+        top_logprobs (0): that many probable tokens at each position. score_prompt (False): log-probabilities of the
+        prompt's tokens. process: a function of (ids, logits) that changes the logits in place, or returns new ones.
+        constrain: a function of (ids) that returns the ids that may come next, or a mask of the vocabulary. ids are the
+        tokens generated so far. random_stream: number of the random stream of the seed; by default that of the row.
 
         >>> import krait
         >>> m = krait.new("mamba2", d_model=16, n_layers=1, vocab_size=256, state_rank=8, per_head_dim=8, seed=3)
@@ -348,20 +339,13 @@ class Model:
         >>> m.generate("a", constrain=lambda ids: [120], max_tokens=3, stream=False).text
         'xxx'
         """
-        options = dict(
-            max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repetition_penalty=repetition_penalty, presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty, logit_bias=logit_bias, seed=seed, stop=stop, stop_ids=stop_ids,
-            ignore_eos=ignore_eos, top_logprobs=top_logprobs, score_prompt=score_prompt, process=process,
-            constrain=constrain,
-        )  # fmt: skip
         is_single = is_one_prompt(prompt)
         prompts = [prompt] if is_single else list(prompt)
         is_single = is_single and samples == 1
         generation = Generation(self, is_single=is_single, max_rows=max_rows)
         for one in prompts:
-            for sample in range(samples):
-                generation.add(one, stream=sample, **options)
+            for _ in range(samples):
+                generation.add(one, **options)
         if stream:
             return generation
         results = generation.run()
@@ -410,31 +394,27 @@ class Model:
         """
         if context is None:
             context = _core.Context(device=self.device.split()[0], threads=threads)
-        made = Model(self._core.share(context), self._source, self.tokenizer)
-        made._changed = self._changed  # type: ignore[method-assign]
-        return made
+        return Model(self._core.share(context), self._source, self.tokenizer)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._source is not None:
+        if self._source:
             return (_unpickle_folder, (*self._source, self.tokenizer))
+        return (_unpickle_files, (self._files(), self.tokenizer))
+
+    def _files(self) -> dict[str, bytes]:
         with tempfile.TemporaryDirectory(prefix="krait-") as folder:
             self._core.save(folder)
             files = {}
             for name in sorted(os.listdir(folder)):
                 with open(os.path.join(folder, name), "rb") as file:
                     files[name] = file.read()
-        return (_unpickle_files, (files, self.tokenizer))
+        return files
 
     def __copy__(self) -> Model:
         return self
 
     def __deepcopy__(self, memo: Any) -> Model:
-        made = _unpickle_files(*self.__class__.__reduce__(_without_source(self))[1])
-        return made
-
-
-def _without_source(model: Model) -> Model:
-    return Model(model._core, None, model.tokenizer)
+        return _unpickle_files(self._files(), self.tokenizer)
 
 
 def _unpickle_folder(folder: str, dtype: str | None, tokenizer: Tokenizer | None) -> Model:
@@ -449,7 +429,7 @@ def _unpickle_files(files: dict[str, bytes], tokenizer: Tokenizer | None) -> Mod
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(data)
         core = _core.load_model(default_context(), folder, tokenizer="", mmap=False)
-    return Model(core, None, tokenizer)
+    return Model(core, [], tokenizer)
 
 
 def load(
@@ -481,11 +461,11 @@ def load(
         assert words is not None
         is_bytes = os.fspath(tokenizer) == "bytes"
         source = ("bytes", None) if is_bytes else ("path", os.path.abspath(tokenizer))
-        return Model(core, (path, dtype), Tokenizer(words, source))
+        return Model(core, [path, dtype], Tokenizer(words, source))
     core = _core.load_model(made, folder, tokenizer="", dtype=dtype, mmap=mmap)
     if tokenizer is None and _has_byte_vocabulary(core.info()["vocab_size"]):
         tokenizer = Tokenizer.bytes()
-    return Model(core, (path, dtype), tokenizer or None)
+    return Model(core, [path, dtype], tokenizer or None)
 
 
 def new(
@@ -509,7 +489,7 @@ def new(
 
     >>> import krait
     >>> krait.new("mamba3", d_model=32, layers=2, vocab=256, d_state=16, head_dim=16, threads=1).parameters
-    17872
+    23984
     """
     text = None
     if isinstance(config, Mapping):
@@ -527,4 +507,4 @@ def new(
     core = _core.create_model(made, family=family, json=text, fields=named)
     if tokenizer is None and _has_byte_vocabulary(core.info()["vocab_size"]):
         tokenizer = Tokenizer.bytes()
-    return Model(core, None, tokenizer)
+    return Model(core, [], tokenizer)

@@ -110,7 +110,7 @@ class Params(Mapping[str, Parameter]):
     >>> import krait
     >>> m = krait.new("mamba1", d_model=16, n_layers=1, vocab_size=256)
     >>> list(m.params)[:2]
-    ['backbone.embedding.weight', 'backbone.layers.0.norm.weight']
+    ['backbone.layers.0.mixer.A_log', 'backbone.layers.0.mixer.D']
     """
 
     __slots__ = ("_core", "_rows", "_index", "_on_write")

@@ -15,6 +15,7 @@ static void renew_after_fork(krpy_context *c)
     PyThread_type_lock lock = PyThread_allocate_lock();
     if (lock) c->lock = lock;
     c->depth = 0;
+    c->callbacks = 0;
     c->pid = pid;
 }
 
@@ -54,7 +55,7 @@ static void destroy_discarded(krpy_context *c)
 static bool raise_errors(krpy_context *c)
 {
     PyObject *error = c->callback_error;
-    if (error && c->depth == 1) {
+    if (error && c->callbacks == 0) {
         c->callback_error = NULL;
         kr_ctx_clear(c->ctx);
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
@@ -127,10 +128,12 @@ void krpy_callback_begin(krpy_context *c)
 {
     PyEval_RestoreThread(c->saved);
     c->saved = NULL;
+    c->callbacks++;
 }
 
 void krpy_callback_end(krpy_context *c)
 {
+    c->callbacks--;
     c->saved = PyEval_SaveThread();
 }
 
@@ -327,6 +330,26 @@ static PyObject *context_wait(PyObject *object, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
+/* with context: several calls in a row, without those of other threads in between. */
+static PyObject *context_hold(PyObject *object, PyObject *ignored)
+{
+    (void)ignored;
+    krpy_enter((krpy_context *)object);
+    return Py_NewRef(object);
+}
+
+static PyObject *context_release(PyObject *object, PyObject *ignored)
+{
+    (void)ignored;
+    krpy_context *self = (krpy_context *)object;
+    if (self->depth == 0 || self->owner != PyThread_get_thread_ident()) {
+        PyErr_SetString(PyExc_RuntimeError, "this thread does not hold the context");
+        return NULL;
+    }
+    if (!krpy_leave(self)) return NULL;
+    Py_RETURN_FALSE;
+}
+
 static PyObject *context_kernel(PyObject *object, PyObject *value)
 {
     const char *name;
@@ -379,6 +402,9 @@ static PyMethodDef context_methods[] = {
     { "wait", context_wait, METH_NOARGS, "wait($self, /)\n--\n\nWaits until all queued ops of a GPU have run." },
     { "kernel", context_kernel, METH_O,
       "kernel($self, name, /)\n--\n\nThe kernel set that runs a kernel: 'avx512', 'cuda', ...; None if unknown." },
+    { "__enter__", context_hold, METH_NOARGS,
+      "__enter__($self, /)\n--\n\nKeeps other threads out of the context until __exit__." },
+    { "__exit__", context_release, METH_VARARGS, "__exit__($self, /, *error)\n--\n\nLets other threads in." },
     { "_fail_allocation", context_fail_allocation, METH_O,
       "_fail_allocation($self, n, /)\n--\n\nFor tests: the n-th allocation from now fails; 0: none." },
     { 0 },

@@ -39,6 +39,7 @@ typedef struct krpy_context {
     PyThread_type_lock lock;
     unsigned long owner;  /* the thread in the context, if depth is not 0 */
     int depth;            /* calls of that thread within each other: a callback may call the library */
+    int callbacks;        /* callbacks that run within each other */
     long pid;             /* the process that made the lock */
     PyThreadState *saved; /* while the GIL is released around a call of the library */
     krpy_handle *discarded, **last_discarded; /* destroyed when the context is left; a queue */
@@ -137,6 +138,7 @@ typedef struct krpy_tape {
     PyObject_HEAD krpy_context *context;
     krpy_handle *handle;
     kr_tape *tape;
+    bool is_grad;
     PyObject *keep; /* list of what the tensors of the tape read: arrays, states, models */
 } krpy_tape;
 
@@ -205,6 +207,14 @@ bool krpy_get_state(krpy_module *module, const char *name, PyObject *object, PyO
 extern PyType_Spec krpy_state_spec;
 
 extern PyType_Spec krpy_batch_spec;
+
+/* A block or a stack without a network. */
+extern PyType_Spec krpy_block_spec;
+
+/* ---- ops: op_table.c ---- */
+
+/* op(tape, name, inputs, *, ...): the results of an op, a tuple of arrays on the tape. */
+PyObject *krpy_op(PyObject *module, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames);
 
 /* ---- configs: fields.c ---- */
 

@@ -33,6 +33,10 @@ static PyMethodDef module_methods[] = {
       "config_defaults(part, /)\n--\n\nDefaults of the fields of 'mamba1', 'mamba2', 'mamba3', 'layers', 'network'." },
     { "from_dlpack", krpy_from_dlpack, METH_O,
       "from_dlpack(object, /)\n--\n\nAn Array over the memory of an object with __dlpack__." },
+    { "op", (PyCFunction)(void (*)(void))krpy_op, METH_FASTCALL | METH_KEYWORDS,
+      "op(tape, name, inputs, *, algorithm=None, chunk_len=None, eps=None, groups=None, norm_before_gate=None, "
+      "silu=None, heads=None, scale=None, split_pairs=None, a_activation=None, a_floor=None, dt_min=None, "
+      "dt_max=None)\n--\n\nRuns an op on arrays of a tape." },
     { "load_model", (PyCFunction)(void (*)(void))krpy_load_model, METH_FASTCALL | METH_KEYWORDS,
       "load_model(context, folder, *, tokenizer=None, dtype=None, mmap=None)\n--\n\nLoads a model folder." },
     { "create_model", (PyCFunction)(void (*)(void))krpy_create_model, METH_FASTCALL | METH_KEYWORDS,
@@ -56,7 +60,7 @@ static int module_exec(PyObject *module)
         !add_type(module, &krpy_tape_spec, &state->tape) || !add_type(module, &krpy_params_spec, &state->params) ||
         !add_type(module, &krpy_model_spec, &state->model) || !add_type(module, &krpy_state_spec, &state->state) ||
         !add_type(module, &krpy_tokenizer_spec, &state->tokenizer) ||
-        !add_type(module, &krpy_batch_spec, &state->batch))
+        !add_type(module, &krpy_batch_spec, &state->batch) || !add_type(module, &krpy_block_spec, &state->block))
         return -1;
     return PyModule_AddStringConstant(module, "__version__", kr_version());
 }

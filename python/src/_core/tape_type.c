@@ -29,6 +29,7 @@ static PyObject *tape_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     krpy_tape *self = c ? krpy_alloc(type) : NULL;
     if (!self) return NULL;
     self->context = (krpy_context *)Py_NewRef((PyObject *)c);
+    self->is_grad = grad != 0;
     self->keep = PyList_New(0);
     self->handle = self->keep ? krpy_handle_new() : NULL;
     if (self->handle) {
