@@ -5,7 +5,6 @@
 #endif
 #include "io/file_write.h"
 
-#include "base/device_memory.h"
 #include "io/file.h"
 
 #include <errno.h>
@@ -177,6 +176,11 @@ bool kr_file_create_nth(kr_file_writer *w, kr_ctx *ctx, const char *path, int nu
     return false;
 }
 
+void kr_file_to_function(kr_file_writer *w, kr_ctx *ctx, kr_piece_fn *take, void *user)
+{
+    *w = (kr_file_writer){ .ctx = ctx, .path = "to a function", .handle = -1, .take = take, .user = user };
+}
+
 static bool write_piece(void *user, const void *data, size_t bytes)
 {
     kr_file_writer *w = user;
@@ -191,7 +195,8 @@ static bool write_piece(void *user, const void *data, size_t bytes)
 
 bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes)
 {
-    return kr_each_block(w->ctx, data, bytes, write_piece, w);
+    return w->take ? kr_each_block(w->ctx, data, bytes, w->take, w->user)
+                   : kr_each_block(w->ctx, data, bytes, write_piece, w);
 }
 
 bool kr_file_write_first(kr_file_writer *w, const void *data, size_t bytes)

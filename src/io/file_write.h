@@ -5,12 +5,12 @@
  *   if (!kr_file_write(&w, data, bytes)) kr_file_discard(&w);
  *   else kr_file_commit(&w);
  *
- * Errors are "cannot write PATH: reason".
+ * Errors are "cannot write PATH: reason". A writer may also pass the bytes to a function (kr_file_to_function).
  */
 #ifndef KR_IO_FILE_WRITE_H
 #define KR_IO_FILE_WRITE_H
 
-#include "base/ctx_impl.h"
+#include "base/device_memory.h"
 
 typedef struct kr_file_writer {
     kr_ctx *ctx;
@@ -18,6 +18,8 @@ typedef struct kr_file_writer {
     char *temporary;  /* path of the temporary file, in the same directory */
     size_t temporary_bytes;
     int handle;
+    kr_piece_fn *take; /* NULL: a file */
+    void *user;        /* its first argument */
 } kr_file_writer;
 
 /* Opens a temporary file in the directory of the path. The new file gets the permissions of an existing one; anything
@@ -26,6 +28,9 @@ bool kr_file_create(kr_file_writer *w, kr_ctx *ctx, const char *path);
 
 /* The same for one of several files open for writing: its number becomes a part of the temporary name. */
 bool kr_file_create_nth(kr_file_writer *w, kr_ctx *ctx, const char *path, int number);
+
+/* What is written goes to the function, in order; there is no file, and nothing to commit or to discard. */
+void kr_file_to_function(kr_file_writer *w, kr_ctx *ctx, kr_piece_fn *take, void *user);
 
 bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes);
 

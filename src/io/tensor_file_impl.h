@@ -3,6 +3,7 @@
 #define KR_IO_TENSOR_FILE_IMPL_H
 
 #include "io/convert.h"
+#include "io/file_write.h"
 #include "io/file.h"
 #include "io/safetensors_impl.h"
 
@@ -49,6 +50,9 @@ void *kr_tensor_file_place(kr_tensor_file *weights, const kr_tensor_file_item *i
 
 /* Takes the map of a file out of the tensor file: the caller passes it to kr_file_unmap. NULL: it has none. */
 void *kr_tensor_file_take_map(kr_tensor_file *weights, int shard, size_t *bytes);
+
+/* The bytes of the file that kr_tensor_writer_save would write, as safetensors, to a function. */
+bool kr_tensor_writer_send(const kr_tensor_writer *writer, kr_piece_fn *take, void *user);
 
 /* Opens all files that an index names, and holds their tensors against it. */
 bool kr_tensor_file_open_index(kr_tensor_file *weights, const char *path);

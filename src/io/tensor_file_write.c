@@ -286,10 +286,14 @@ static bool save_folder(saving *s, size_t max_shard_bytes)
     return choose_shards(s, max_shard_bytes) && sort_by_shard(s) && make_names(s) && write_files(s) && commit_files(s);
 }
 
-static bool save_file(const saving *s, const char *path)
+static kr_safetensors_content content_of(const kr_tensor_writer *w)
 {
-    const kr_safetensors_content content = { s->metadata->in_order, s->metadata->count, s->list->in_order,
-                                             s->list->count };
+    return (kr_safetensors_content){ w->metadata.in_order, w->metadata.count, w->tensors.in_order, w->tensors.count };
+}
+
+static bool save_file(const saving *s, const kr_tensor_writer *w, const char *path)
+{
+    const kr_safetensors_content content = content_of(w);
     kr_file_writer file;
     if (!check_container(s) || !kr_file_create(&file, s->ctx, path)) return false;
     const bool done = s->container == KR_CONTAINER_TORCH
@@ -309,8 +313,16 @@ kr_status kr_tensor_writer_save(const kr_tensor_writer *writer, const char *path
 {
     if (!writer) return KR_ERR_ARG;
     const saving s = saving_of(writer, container);
-    if (!kr_ctx_failed(s.ctx) && !save_file(&s, path)) kr_blame(s.ctx, "tensor_file");
+    if (!kr_ctx_failed(s.ctx) && !save_file(&s, writer, path)) kr_blame(s.ctx, "tensor_file");
     return s.ctx->status;
+}
+
+bool kr_tensor_writer_send(const kr_tensor_writer *w, kr_piece_fn *take, void *user)
+{
+    const kr_safetensors_content content = content_of(w);
+    kr_file_writer file;
+    kr_file_to_function(&file, w->ctx, take, user);
+    return kr_safetensors_write(&file, &content);
 }
 
 kr_status kr_tensor_writer_save_folder(const kr_tensor_writer *writer, const char *folder, kr_container container,

@@ -16,6 +16,7 @@
 #include "base/hash.h"
 #include "device/device.h"
 #include "io/quote.h"
+#include "io/tensor_file_impl.h"
 #include "nn/network_impl.h"
 
 #include <inttypes.h>
@@ -139,6 +140,9 @@ typedef struct saving {
     const kr_state_format *format;
     const kr_state *state;
     const kr_network *net;
+    const char *path;  /* NULL: to a function: */
+    kr_piece_fn *take; /* NULL: to a file */
+    void *user;
     kr_arena arena;
     kr_tensor_writer *writer;
     const char *texts[NTEXTS];
@@ -257,7 +261,13 @@ static bool add_extra(saving *s, const char *name, const kr_state_extra *extra, 
     return kr_tensor_writer_add(s->writer, name, extra->dtype, extra->shape, extra->data) == KR_OK;
 }
 
-static bool save(saving *s, const kr_state_extra *extras, const char *path)
+static bool write(const saving *s)
+{
+    return s->take ? kr_tensor_writer_send(s->writer, s->take, s->user)
+                   : kr_tensor_writer_save(s->writer, s->path, KR_CONTAINER_SAFETENSORS) == KR_OK;
+}
+
+static bool compose(saving *s, const kr_state_extra *extras)
 {
     if (!compose_texts(s)) return false;
     for (int i = 0; i < NTEXTS; i++) kr_tensor_writer_add_metadata(s->writer, keys[i], s->texts[i]);
@@ -267,22 +277,32 @@ static bool save(saving *s, const kr_state_extra *extras, const char *path)
             if (!add_tensor(s, slot, i, &hash)) return false;
     for (int i = 0; i < s->format->nextras; i++)
         if (!add_extra(s, s->format->extras[i], &extras[i], &hash)) return false;
-    return kr_tensor_writer_add_metadata(s->writer, checksum_key, digest_of(hash).text) == KR_OK &&
-           kr_tensor_writer_save(s->writer, path, KR_CONTAINER_SAFETENSORS) == KR_OK;
+    return kr_tensor_writer_add_metadata(s->writer, checksum_key, digest_of(hash).text) == KR_OK;
+}
+
+/* s has format, state, network and destination. */
+static bool save(saving *s, const kr_state_extra *extras)
+{
+    enum { BLOCK_BYTES = 4096 };
+    kr_ctx *ctx = s->ctx = s->state->ctx;
+    kr_arena_init(&s->arena, &ctx->memory, BLOCK_BYTES);
+    const bool saved = kr_require(ctx, s->net != NULL, KR_ERR_ARG, "the network is NULL") && is_of(s->state, s->net) &&
+                       (s->writer = kr_tensor_writer_create(ctx)) != NULL && compose(s, extras) && write(s);
+    kr_tensor_writer_destroy(s->writer);
+    kr_arena_deinit(&s->arena);
+    return saved;
 }
 
 bool kr_state_file_write(const kr_state_format *format, const kr_state *state, const kr_network *net,
                          const kr_state_extra *extras, const char *path)
 {
-    enum { BLOCK_BYTES = 4096 };
-    kr_ctx *ctx = state->ctx;
-    saving s = { .ctx = ctx, .format = format, .state = state, .net = net };
-    kr_arena_init(&s.arena, &ctx->memory, BLOCK_BYTES);
-    const bool saved = kr_require(ctx, net != NULL, KR_ERR_ARG, "the network is NULL") && is_of(state, net) &&
-                       (s.writer = kr_tensor_writer_create(ctx)) != NULL && save(&s, extras, path);
-    kr_tensor_writer_destroy(s.writer);
-    kr_arena_deinit(&s.arena);
-    return saved;
+    return save(&(saving){ .format = format, .state = state, .net = net, .path = path }, extras);
+}
+
+bool kr_state_file_send(const kr_state_format *format, const kr_state *state, const kr_network *net,
+                        const kr_state_extra *extras, kr_piece_fn *take, void *user)
+{
+    return save(&(saving){ .format = format, .state = state, .net = net, .take = take, .user = user }, extras);
 }
 
 kr_status kr_state_save(const kr_state *state, const kr_network *net, const char *path)
@@ -516,22 +536,35 @@ static bool read_tensors(loading *l)
     return true;
 }
 
-kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const char *path,
-                             kr_state_take_fn *take, void *user)
+/* Closes the file; its path, or NULL, is for messages. */
+static kr_state *load(const kr_state_format *format, const kr_network *net, kr_tensor_file *file, const char *path,
+                      kr_state_take_fn *take, void *user)
 {
-    kr_tensor_file *file = kr_tensor_file_open(ctx, path);
-    if (!file) return NULL;
-    loading l = { .ctx = ctx, .format = format, .net = net, .file = file };
+    loading l = { .ctx = net->ctx, .format = format, .net = net, .file = file };
     const bool loaded = read_texts(&l) && check_network(&l) && read_frame(&l) && check_present(&l) &&
                         check_complete(&l) && check_checksum(&l) && read_tensors(&l) &&
                         (!take || take(user, l.state, file, l.extras));
     if (!loaded) {
-        kr_blame(ctx, "%s", path);
+        if (path) kr_blame(l.ctx, "%s", path);
         kr_state_destroy(l.state);
         l.state = NULL;
     }
     kr_tensor_file_close(file);
     return l.state;
+}
+
+kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const char *path,
+                             kr_state_take_fn *take, void *user)
+{
+    kr_tensor_file *file = kr_tensor_file_open(ctx, path);
+    return file ? load(format, net, file, path, take, user) : NULL;
+}
+
+kr_state *kr_state_file_read_memory(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const void *data,
+                                    size_t bytes, kr_state_take_fn *take, void *user)
+{
+    kr_tensor_file *file = kr_tensor_file_open_memory(ctx, data, bytes);
+    return file ? load(format, net, file, NULL, take, user) : NULL;
 }
 
 kr_state *kr_state_load(kr_ctx *ctx, const kr_network *net, const char *path)
