@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from . import nn, ssd
 from ._core import (
     ArgumentError,
     Array,
@@ -60,6 +61,8 @@ __all__ = [
     "from_dlpack",
     "load",
     "new",
+    "nn",
+    "ssd",
 ]
 
 

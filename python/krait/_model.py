@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack, overload
 
@@ -376,6 +375,8 @@ class Model:
         """A state from a file of State.save, or from the bytes of State.to_bytes."""
         if not isinstance(source, bytes):
             return State(self._core.load_state(source), self)
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="krait-") as folder:
             path = os.path.join(folder, "state")
             with open(path, "wb") as file:
@@ -402,6 +403,8 @@ class Model:
         return (_unpickle_files, (self._files(), self.tokenizer))
 
     def _files(self) -> dict[str, bytes]:
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="krait-") as folder:
             self._core.save(folder)
             files = {}
@@ -424,6 +427,8 @@ def _unpickle_folder(folder: str, dtype: str | None, tokenizer: Tokenizer | None
 
 
 def _unpickle_files(files: dict[str, bytes], tokenizer: Tokenizer | None) -> Model:
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="krait-") as folder:
         for name, data in files.items():
             with open(os.path.join(folder, name), "wb") as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +107,8 @@ class State(Mapping[str, "npt.NDArray[Any]"]):
 
     def to_bytes(self) -> bytes:
         """The file of save, as bytes (Model.load_state takes them too)."""
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="krait-") as folder:
             path = os.path.join(folder, "state")
             self._core.save(path)

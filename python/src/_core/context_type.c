@@ -199,9 +199,8 @@ static bool open_context(krpy_context *self, kr_ctx_options *options)
     }
     self->pid = (long)getpid();
     KRPY_COMPUTE(self, self->ctx = kr_ctx_create(options));
-    if (!kr_ctx_failed(self->ctx)) return true;
-    krpy_raise(krpy_module_of((PyObject *)self), kr_ctx_status(self->ctx),
-               self->ctx ? kr_ctx_message(self->ctx) : "ctx.create: out of memory");
+    if (self->ctx) return raise_errors(self);
+    PyErr_NoMemory();
     return false;
 }
 
