@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -237,3 +238,79 @@ def test_bf16_operands_of_ops() -> None:
     exact = krait.ssd.rms_norm(x.astype(np.float32))
     # One rounding to 8 significant bits.
     assert_near(y.astype(np.float32), exact, 2.0**-8, "rms_norm")
+
+
+class FromGpu:
+    """An exporter of memory that the host cannot read: its address is of a GPU that is not there."""
+
+    class Tensor(ctypes.Structure):
+        _fields_ = [
+            ("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("rank", ctypes.c_int32),
+            ("dtype", ctypes.c_uint8 * 2), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p),
+            ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64), ("owner", ctypes.c_void_p),
+            ("release", ctypes.c_void_p),
+        ]  # fmt: skip
+
+    living: list[Any] = []  # nobody releases them
+
+    def __init__(self, device: int = 2, code: int = 2, rank: int = 1) -> None:
+        self.living.append(self)
+        self.shape = (ctypes.c_int64 * 16)(*([4] * 16))
+        self.tensor = self.Tensor(64, (device, 0), rank, (code, 32), 1, ctypes.addressof(self.shape), None, 0, None, None)
+
+    def __dlpack__(self) -> Any:
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+def test_memory_of_a_gpu_is_not_read_by_the_host(model: krait.Model) -> None:
+    exporter, integers = FromGpu(), FromGpu(code=0)
+    there = krait.from_dlpack(exporter)
+    assert (there.device, there.address, there.shape) == ("cuda:0", 64, (4,))
+    assert there.__dlpack_device__() == (2, 0)
+    with pytest.raises(BufferError, match="on cuda:0"):
+        memoryview(there)
+    context = krait.Context(threads=1)
+    with pytest.raises(ValueError, match="the array is on cuda:0, but the context is on the CPU"):
+        _core.Tape(context).view(there)
+    with pytest.raises(ValueError, match="on cuda:0"):
+        _core.Tape(context).leaf(there)
+    with pytest.raises(ValueError, match="on cuda:0"):
+        model.params._core.write(0, there)
+    with pytest.raises(ValueError, match="on cuda:0"):
+        model.params["backbone.norm_f.weight"].array.read(there)
+    ids = krait.from_dlpack(integers)
+    with pytest.raises(ValueError, match="on cuda:0"):
+        krait.Tokenizer.bytes()._core.decode(ids)
+    batch = _core.RowBatch(model._core)
+    with pytest.raises(ValueError, match="on cuda:0"):
+        batch.feed(batch.create(), ids)
+    with pytest.raises(BufferError, match="copy=True is for arrays on the CPU"):
+        there.__dlpack__(copy=True)
+    assert there.__dlpack__(stream=None) is not None
+
+
+def test_capsules_that_make_no_sense() -> None:
+    for exporter, word in ((FromGpu(device=8), "device type 8"), (FromGpu(rank=12), "12 axes"), (FromGpu(code=5), "type 5")):
+        with pytest.raises((BufferError, ValueError, TypeError), match=word):
+            krait.from_dlpack(exporter)
+
+
+def test_ids_of_the_wrong_kind(model: krait.Model) -> None:
+    batch = _core.RowBatch(model._core)
+    row = batch.create()
+    for wrong in (np.zeros(3, np.float16), np.zeros(3, np.int64), np.zeros(6, np.int32)[::2]):
+        with pytest.raises((TypeError, ValueError)):
+            batch.feed(row, krait.Array(wrong))
+    with pytest.raises(IndexError, match="no row 5"):
+        batch.cancel(5)
+
+
+def test_empty_arrays(model: krait.Model) -> None:
+    with pytest.raises(krait.Error):
+        model.logits(np.zeros((1, 0), np.int64))
+    with pytest.raises(krait.Error):
+        model.logits([])
+    assert np.asarray(krait.Array(np.zeros((0, 3), np.float32))).shape == (0, 3)
+    assert krait.Tokenizer.bytes().decode([]) == "" and krait.Tokenizer.bytes().encode("") == []

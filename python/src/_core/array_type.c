@@ -176,6 +176,24 @@ PyObject *krpy_array_of_buffer(krpy_module *module, PyObject *object, const char
     return NULL;
 }
 
+bool krpy_array_check_device(const krpy_array *a, const krpy_context *c)
+{
+    if (a->device_type == KRPY_CPU) return true;
+    const char *device = c ? kr_ctx_device(c->ctx) : "cpu";
+    if (strncmp(device, "cuda:", 5) == 0) return true; /* the library checks the number */
+    PyErr_Format(PyExc_ValueError, "the array is on cuda:%d, but the context is on the CPU; copy it first",
+                 a->device_number);
+    return false;
+}
+
+bool krpy_array_is_ids(const krpy_array *a)
+{
+    if (!krpy_array_check_device(a, NULL)) return false;
+    if (a->dtype == KR_DTYPE_I32 && krpy_array_is_contiguous(a)) return true;
+    PyErr_SetString(PyExc_ValueError, "ids must be a contiguous buffer of 32-bit integers");
+    return false;
+}
+
 krpy_array *krpy_array_from(krpy_module *module, const char *name, PyObject *object)
 {
     if (object && Py_IS_TYPE(object, module->array)) return (krpy_array *)object;
@@ -351,11 +369,12 @@ static PyObject *array_read(PyObject *object, PyObject *const *args, Py_ssize_t 
     krpy_array *out = (krpy_array *)krpy_array_of_buffer(module, values[0], dtype, true);
     if (!out) return NULL;
     bool is_ok = !out->is_readonly && krpy_array_is_contiguous(out);
-    if (is_ok) {
+    if (!is_ok) PyErr_SetString(PyExc_ValueError, "read: out must be contiguous and writable");
+    else if ((is_ok = krpy_array_check_device(out, self->context))) {
         krpy_enter(self->context);
         KRPY_COMPUTE(self->context, kr_tensor_read(self->tensor, out->dtype, out->data, krpy_array_count(out)));
         is_ok = krpy_leave(self->context);
-    } else PyErr_SetString(PyExc_ValueError, "read: out must be contiguous and writable");
+    }
     Py_DECREF(out);
     if (!is_ok) return NULL;
     Py_RETURN_NONE;

@@ -209,6 +209,10 @@ static PyObject *batch_feed(PyObject *object, PyObject *const *args, Py_ssize_t 
     if (!text) {
         ids = (krpy_array *)krpy_array_of_buffer(krpy_module_of(object), args[1], "i32", false);
         if (!ids) return NULL;
+        if (!krpy_array_is_ids(ids)) {
+            Py_DECREF((PyObject *)ids);
+            return NULL;
+        }
     }
     krpy_enter(self->context);
     KRPY_COMPUTE(self->context, if (text) kr_row_feed_text(row->row, text, (size_t)bytes);

@@ -111,6 +111,12 @@ PyObject *krpy_array_of_tensor(krpy_module *module, krpy_context *c, PyObject *o
 /* An array over a buffer, whose elements are of the named type; NULL: that of its format. An Array is returned as it is. */
 PyObject *krpy_array_of_buffer(krpy_module *module, PyObject *object, const char *dtype, bool is_writable);
 
+/* May the library read and write the memory with this context (NULL: as host memory)? Raises if not. */
+bool krpy_array_check_device(const krpy_array *a, const krpy_context *c);
+
+/* Is it a row of token ids: contiguous 32-bit integers in host memory? Raises if not. */
+bool krpy_array_is_ids(const krpy_array *a);
+
 /* An Array, of any memory. NULL with an exception that names the argument. */
 krpy_array *krpy_array_from(krpy_module *module, const char *name, PyObject *object);
 

@@ -147,11 +147,18 @@ static PyObject *model_share(PyObject *object, PyObject *context)
     if (!made) return NULL;
     kr_text_model *text = NULL;
     kr_model *model = NULL;
-    krpy_enter(c);
+    /* Nobody may write the weights meanwhile. Two contexts are entered in the order of their addresses. */
+    krpy_context *const first = self->context < c ? self->context : c, *const second = first == c ? self->context : c;
+    krpy_enter(first);
+    krpy_enter(second);
     KRPY_COMPUTE(c, if (self->text) text = kr_text_model_share(c->ctx, self->text);
                  else model = kr_model_share(c->ctx, self->model));
     set_model(made, text, model);
-    return leave_with(made);
+    const bool is_ok = krpy_leave(second);
+    if (is_ok && krpy_leave(first)) return (PyObject *)made;
+    if (!is_ok) krpy_abandon(first);
+    Py_DECREF(made);
+    return NULL;
 }
 
 /* ---- calls ---- */
@@ -305,8 +312,9 @@ static bool read_gradient(krpy_module *module, loss_job *job, int64_t i)
     Py_XDECREF(item);
     if (!to) return false;
     const kr_tensor *gradient = kr_grad(kr_params_at(kr_network_params(job->model->net), i)->tensor);
-    const bool is_ok = krpy_array_is_contiguous(to) && !to->is_readonly;
+    bool is_ok = krpy_array_is_contiguous(to) && !to->is_readonly;
     if (!is_ok) PyErr_SetString(PyExc_ValueError, "out: gradients need contiguous, writable buffers");
+    else if (!(is_ok = krpy_array_check_device(to, NULL))) PyErr_SetString(PyExc_ValueError, "out: not in host memory");
     else if (gradient) KRPY_COMPUTE(c, kr_tensor_read(gradient, to->dtype, to->data, krpy_array_count(to)));
     else memset(to->data, 0, (size_t)krpy_array_count(to) * kr_dtype_bytes(to->dtype));
     Py_DECREF(to);

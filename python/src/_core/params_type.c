@@ -92,11 +92,12 @@ static PyObject *params_write(PyObject *object, PyObject *const *args, Py_ssize_
     krpy_array *a = (krpy_array *)krpy_array_of_buffer(krpy_module_of(object), values[1], dtype, false);
     if (!a) return NULL;
     bool is_ok = krpy_array_is_contiguous(a);
-    if (is_ok) {
+    if (!is_ok) PyErr_SetString(PyExc_ValueError, "write: the buffer must be contiguous");
+    else if ((is_ok = krpy_array_check_device(a, self->context))) {
         krpy_enter(self->context);
         KRPY_COMPUTE(self->context, kr_param_write(row->tensor, a->dtype, a->data, krpy_array_count(a)));
         is_ok = krpy_leave(self->context);
-    } else PyErr_SetString(PyExc_ValueError, "write: the buffer must be contiguous");
+    }
     Py_DECREF(a);
     if (!is_ok) return NULL;
     Py_RETURN_NONE;

@@ -145,14 +145,14 @@ static PyObject *tokenizer_decode(PyObject *object, PyObject *const *args, Py_ss
     krpy_array *ids = (krpy_array *)krpy_array_of_buffer(krpy_module_of(object), values[0], "i32", false);
     if (!ids) return NULL;
     PyObject *made = NULL;
-    if (krpy_array_is_contiguous(ids) && ids->dtype == KR_DTYPE_I32) {
+    if (krpy_array_is_ids(ids)) {
         const int64_t count = krpy_array_count(ids);
         krpy_enter(self->context);
         const size_t bytes = kr_tokenizer_decode(self->tokenizer, ids->data, count, skip_special, NULL, 0);
         made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
         if (made) kr_tokenizer_decode(self->tokenizer, ids->data, count, skip_special, PyBytes_AsString(made), bytes);
         if (!krpy_leave(self->context)) Py_CLEAR(made);
-    } else PyErr_SetString(PyExc_ValueError, "decode: ids must be a contiguous buffer of 32-bit integers");
+    }
     Py_DECREF(ids);
     return made;
 }
