@@ -15,7 +15,8 @@ import pytest
 
 import krait
 
-ROOT = Path(__file__).resolve().parents[2]
+# The tests may have been copied; KR_SOURCE is then the source tree.
+ROOT = Path(os.environ.get("KR_SOURCE") or Path(__file__).resolve().parents[2])
 GOLDEN = ROOT / "tests" / "golden"
 
 FAMILIES = {

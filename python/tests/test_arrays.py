@@ -59,6 +59,9 @@ def test_read_only_memory_stays_read_only() -> None:
     assert not np.from_dlpack(lent).flags.writeable
     with pytest.raises(BufferError, match="read-only"):
         lent.__dlpack__()
+    with pytest.raises(BufferError, match="the array is read-only"):
+        (ctypes.c_float * 4).from_buffer(lent)
+    (ctypes.c_float * 4).from_buffer(krait.Array(np.zeros(4, np.float32)))
     assert lent.__dlpack__(copy=True) is not None
 
 
