@@ -54,7 +54,7 @@ class Generated:
 
     `logprobs` has the log-probability of each token in the model's distribution, `top` the most probable tokens at each
     position as (id, log-probability), `prompt_logprobs` those of the prompt's tokens after the first, if asked for.
-    `finish` is "length", "stop" (a stop text, a stop id or EOS), "cancelled", or None while it goes on.
+    `finish` is "length", "stop" (a stop text, a stop id or EOS), "cancelled", or None while the row generates.
     """
 
     text: str = ""

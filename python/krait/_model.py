@@ -149,7 +149,8 @@ class Model:
         device = f"{c.device} {c.isa}" if c.device == "cpu" else c.device
         layers = f"{self.n_layers} layer{'' if self.n_layers == 1 else 's'}"
         return (
-            f"{self.family} · {layers} · d {self.d_model} · {_count(self.parameters)} parameters · {device} ×{c.threads}"
+            f"{self.family} · {layers} · d {self.d_model} · {_count(self.parameters)} parameters · "
+            f"{device} ×{c.threads}"
         )
 
     # ---- calls ----
@@ -249,7 +250,7 @@ class Model:
         return y, new
 
     def step_infinite(self, ids: npt.ArrayLike) -> Array:
-        """The limit of the outputs of step when each row's token, ids [b], is repeated for ever."""
+        """The limit of the outputs of step when each row's token, ids [b], is repeated forever."""
         return self._call("step_infinite", ids, None, {})[0]
 
     # ---- loss and gradients ----

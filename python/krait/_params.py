@@ -56,7 +56,9 @@ class Parameter:
         """Overwrites all elements, converted to the type of the weight."""
         plain, kind = floats(self.name, values)
         if plain.shape != self.shape:
-            raise _core.ShapeError(f"params.write: {self.name} is {list(self.shape)}, but the values are {list(plain.shape)}")
+            raise _core.ShapeError(
+                f"params.write: {self.name} is {list(self.shape)}, but the values are {list(plain.shape)}"
+            )
         self._core.write(self._index, np.ascontiguousarray(plain), kind)
         self._on_write()
 

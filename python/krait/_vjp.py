@@ -110,7 +110,7 @@ def vjp(function: Callable[..., Any], *operands: Any, **options: Any) -> tuple[A
     finally:
         _thread.recording = None
     if recording.tape is None:
-        raise _core.ArgumentError("vjp: the function is none of krait.ssd")
+        raise _core.ArgumentError("vjp: the function is not one of krait.ssd")
     tape: _core.Tape = recording.tape
 
     def backward(*gradients: Any) -> dict[str, Array]:

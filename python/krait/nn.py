@@ -161,7 +161,7 @@ class _Block(_Module):
         return self._result(*self._call(_core.Tape(self.context), "step", x, cache, {}))
 
     def step_infinite(self, x: Like) -> Array:
-        """The limit of the outputs of step when x [b d] is repeated for ever."""
+        """The limit of the outputs of step when x [b d] is repeated forever."""
         return owned(self._call(_core.Tape(self.context), "step_infinite", x, None, {})[0])
 
     def vjp(
@@ -294,7 +294,7 @@ class Layers(_Module):
         return owned(y), new
 
     def step_infinite(self, x: Like) -> Array:
-        """The limit of the outputs of step when x [b d] is repeated for ever."""
+        """The limit of the outputs of step when x [b d] is repeated forever."""
         return owned(self._call(_core.Tape(self.context), "step_infinite", x, None, {})[0])
 
     def vjp(

@@ -147,7 +147,7 @@ static PyObject *model_share(PyObject *object, PyObject *context)
     if (!made) return NULL;
     kr_text_model *text = NULL;
     kr_model *model = NULL;
-    /* Nobody may write the weights meanwhile. Two contexts are entered in the order of their addresses. */
+    /* No thread may write the weights meanwhile. Two contexts are entered in the order of their addresses. */
     krpy_context *const first = self->context < c ? self->context : c, *const second = first == c ? self->context : c;
     krpy_enter(first);
     krpy_enter(second);
