@@ -24,8 +24,9 @@ class Parameter:
     >>> p.shape, p.dtype_name
     ((16,), 'f32')
     >>> p[:4] = [1, 2, 3, 4]
+    >>> p[:2] -= 0.5
     >>> p[:4].tolist()
-    [1.0, 2.0, 3.0, 4.0]
+    [0.5, 1.5, 3.0, 4.0]
     """
 
     __slots__ = ("_core", "_index", "_on_write", "name", "axes", "shape", "dtype_name", "has_decay")
@@ -90,7 +91,8 @@ class Parameter:
         return self.array.__dlpack_device__()
 
     def __getitem__(self, key: Any) -> Any:
-        return self.numpy()[key]
+        """A copy of a part, float32 for bf16, so that p[:] -= x changes the copy and then writes it."""
+        return np.array(self.read()[key] if self.dtype_name == "bf16" else self.numpy()[key])[()]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         values = self.read()

@@ -227,6 +227,7 @@ def test_bf16() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     assert p.numpy().dtype == ml_dtypes.bfloat16
     assert np.array_equal(p.numpy().astype(np.float32), exact)
+    assert p[...].dtype == np.float32 and np.array_equal(p[...], exact)
     p[...] = p.numpy() * ml_dtypes.bfloat16(2)
     assert np.array_equal(p.read(), 2 * exact)
     p.write(exact.astype(ml_dtypes.bfloat16))

@@ -214,6 +214,9 @@ def test_weights_are_a_mapping(model: krait.Model) -> None:
     p[0] = model.params["backbone.layers.0.mixer.D"][0]
     model.params[name] = np.arange(4)
     assert p[...].tolist() == [0, 1, 2, 3]
+    p[1:] *= 2
+    assert p[...].tolist() == [0, 2, 4, 6] and p[1] == 2 and p[1:][0] == 2
+    p[1:] /= 2
     p[np.array([True, False, False, True])] = -1
     assert p[...].tolist() == [-1, 1, 2, -1]
     with pytest.raises(krait.ShapeError, match=r"is \[4\], but the values are \[5\]"):
