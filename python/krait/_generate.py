@@ -143,7 +143,7 @@ class Generation(Iterator[Any]):
                 self._batch.feed(row, prompt)
                 return
             info = self._model._info
-            first = info["bos"] or ([info["start"]] if info["start"] >= 0 else [])
+            first = info["bos"] or ([info["start"]] if info["start"] >= 0 else info["eos"][:1])
             if not first:
                 raise _core.ArgumentError("generate: the prompt is empty, and the model has no token to begin with")
             prompt = first

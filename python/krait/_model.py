@@ -33,6 +33,9 @@ ALIASES = {
     "streams": "n_stream",
 }
 
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>")
+SPECIAL = ("eos", "bos", "start")
+
 
 def _has_byte_vocabulary(size: int) -> bool:
     return 256 <= size <= 264
@@ -64,8 +67,29 @@ class Model:
         self._info = core.info()
         # Folder and type from which the weights come; emptied when they are written. Shared models have one list.
         self._source: list[Any] = source
-        self.tokenizer = tokenizer
+        self._tokenizer = tokenizer
         self.params = Params(core.params(), source.clear)
+        self._find_eos()
+
+    def _find_eos(self) -> None:
+        """Model files without EOS: the tokens of the tokenizer that usually end a text, as the C library has it."""
+        if not self._info["eos"] and self._tokenizer is not None:
+            found = (self._tokenizer.find(text) for text in END_OF_TEXT)
+            self._info["eos"] = [id for id in found if id is not None]
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer; None if there is none. It may be set."""
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer | None) -> None:
+        if tokenizer is not None and self.vocab_size and tokenizer.vocab_size > self.vocab_size:
+            raise _core.ArgumentError(
+                f"model.tokenizer: the tokenizer has {tokenizer.vocab_size} tokens, but the model has {self.vocab_size}"
+            )
+        self._tokenizer = tokenizer
+        self._find_eos()
 
     # ---- facts ----
 
@@ -399,9 +423,10 @@ class Model:
         return Model(self._core.share(context), self._source, self.tokenizer)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        special = {name: self._info[name] for name in SPECIAL}
         if self._source:
-            return (_unpickle_folder, (*self._source, self.tokenizer))
-        return (_unpickle_files, (self._files(), self.tokenizer))
+            return (_unpickle_folder, (*self._source, self.tokenizer, special))
+        return (_unpickle_files, (self._files(), self.tokenizer, special))
 
     def _files(self) -> dict[str, bytes]:
         import tempfile
@@ -418,16 +443,17 @@ class Model:
         return self
 
     def __deepcopy__(self, memo: Any) -> Model:
-        return _unpickle_files(self._files(), self.tokenizer)
+        return _unpickle_files(self._files(), self.tokenizer, {name: self._info[name] for name in SPECIAL})
 
 
-def _unpickle_folder(folder: str, dtype: str | None, tokenizer: Tokenizer | None) -> Model:
+def _unpickle_folder(folder: str, dtype: str | None, tokenizer: Tokenizer | None, special: dict[str, Any]) -> Model:
     made = load(folder, dtype=dtype, tokenizer=False)
+    made._info.update(special)
     made.tokenizer = tokenizer
     return made
 
 
-def _unpickle_files(files: dict[str, bytes], tokenizer: Tokenizer | None) -> Model:
+def _unpickle_files(files: dict[str, bytes], tokenizer: Tokenizer | None, special: dict[str, Any]) -> Model:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="krait-") as folder:
@@ -435,7 +461,9 @@ def _unpickle_files(files: dict[str, bytes], tokenizer: Tokenizer | None) -> Mod
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(data)
         core = _core.load_model(default_context(), folder, tokenizer="", mmap=False)
-    return Model(core, [], tokenizer)
+    made = Model(core, [], tokenizer)
+    made._info.update(special)
+    return made
 
 
 def load(

@@ -65,6 +65,24 @@ def assert_near(got: Any, want: Any, tolerance: float, what: str = "") -> None:
         )
 
 
+def bpe_text() -> str:
+    """A tokenizer.json: the 256 bytes in the alphabet of GPT-2, the merge of a and b, and one special token."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    letters = {**{byte: chr(byte) for byte in shown}, **{byte: chr(256 + i) for i, byte in enumerate(hidden)}}
+    return json.dumps({
+        "version": "1.0",
+        "added_tokens": [{"id": 257, "content": "<|endoftext|>", "special": True}],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        "decoder": {"type": "ByteLevel"},
+        "model": {
+            "type": "BPE",
+            "vocab": {**{letter: byte for byte, letter in letters.items()}, "ab": 256},
+            "merges": ["a b"],
+        },
+    })  # fmt: skip
+
+
 @pytest.fixture(params=sorted(FAMILIES))
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FAMILIES, assert_near, small, tokens
+from conftest import FAMILIES, assert_near, bpe_text, small, tokens
 
 import krait
 
@@ -315,24 +315,6 @@ def test_a_model_is_freed_at_once() -> None:
         assert context.memory()["host"]["live_blocks"] == before
     finally:
         gc.enable()
-
-
-def bpe_text() -> str:
-    """A tokenizer.json: the 256 bytes in the alphabet of GPT-2, the merge of a and b, and one special token."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    letters = {**{byte: chr(byte) for byte in shown}, **{byte: chr(256 + i) for i, byte in enumerate(hidden)}}
-    return json.dumps({
-        "version": "1.0",
-        "added_tokens": [{"id": 257, "content": "<|endoftext|>", "special": True}],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-        "decoder": {"type": "ByteLevel"},
-        "model": {
-            "type": "BPE",
-            "vocab": {**{letter: byte for byte, letter in letters.items()}, "ab": 256},
-            "merges": ["a b"],
-        },
-    })  # fmt: skip
 
 
 def test_tokenizers(tmp_path: Path) -> None:

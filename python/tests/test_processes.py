@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import small, tokens
+from conftest import bpe_text, small, tokens
 
 import krait
 from krait import nn
@@ -21,6 +21,19 @@ from krait import nn
 
 def again(thing: Any, protocol: int = 5) -> Any:
     return pickle.loads(pickle.dumps(thing, protocol))
+
+
+def test_the_end_of_a_text_survives(tmp_path: Path) -> None:
+    m = small(vocab_size=300)
+    assert m.eos == []
+    m.tokenizer = krait.Tokenizer.parse(bpe_text())
+    assert m.eos == [257]
+    m.save(tmp_path / "m")
+    for one in (again(m), again(krait.load(tmp_path / "m")), copy.deepcopy(m)):
+        assert one.eos == [257]
+        assert one.generate("", constrain=lambda ids: [65, 257], max_tokens=99, seed=2, stream=False).finish == "stop"
+    with pytest.raises(krait.ArgumentError, match="257|258 tokens, but the model has 256"):
+        small().tokenizer = m.tokenizer
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))

@@ -154,9 +154,9 @@ static PyObject *model_share(PyObject *object, PyObject *context)
     KRPY_COMPUTE(c, if (self->text) text = kr_text_model_share(c->ctx, self->text);
                  else model = kr_model_share(c->ctx, self->model));
     set_model(made, text, model);
-    const bool is_ok = krpy_leave(second);
-    if (is_ok && krpy_leave(first)) return (PyObject *)made;
-    if (!is_ok) krpy_abandon(first);
+    const bool is_ok = krpy_leave(c);
+    krpy_abandon(self->context); /* in a forked child it has an error, which does not concern its weights */
+    if (is_ok) return (PyObject *)made;
     Py_DECREF(made);
     return NULL;
 }
