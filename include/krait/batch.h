@@ -194,6 +194,10 @@ KR_API kr_status kr_row_restore(kr_row *row, const kr_snapshot *snapshot);
 KR_API KR_MUST_CHECK kr_status kr_row_save(kr_row *row, const char *path);
 KR_API KR_MUST_CHECK kr_status kr_row_load(kr_row *row, const char *path);
 
+/* The same with the bytes of the file in the caller's memory, as kr_state_save_memory. */
+KR_API KR_MUST_CHECK kr_status kr_row_save_memory(kr_row *row, void *out, size_t bytes, size_t *needed);
+KR_API KR_MUST_CHECK kr_status kr_row_load_memory(kr_row *row, const void *data, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -218,7 +218,7 @@ static int64_t *list_counts(const kr_token_counts *counts, kr_arena *arena)
     return list;
 }
 
-static bool save(kr_row *row, const kr_snapshot *s, kr_arena *arena, const char *path)
+static bool save(kr_row *row, const kr_snapshot *s, kr_arena *arena, const kr_save_target *target)
 {
     int64_t numbers[NNUMBERS] = { s->n_tokens,       s->feed_start,          s->sampled_at,
                                   (int64_t)s->nheld, (int64_t)s->match_from, (int64_t)s->n_sampled };
@@ -238,23 +238,38 @@ static bool save(kr_row *row, const kr_snapshot *s, kr_arena *arena, const char 
                                                KR_SHAPE(s->logits.data ? s->logits.width : 0), s->logits.data } };
     kr_state *initial = s->state ? NULL : kr_network_state(s->net, 1);
     const kr_state *state = s->state ? s->state : initial;
-    const bool saved = state && kr_state_file_write(&format, state, s->net, extras, path);
+    const bool saved = state && kr_state_file_write(&format, state, s->net, extras, target);
     kr_state_destroy(initial);
     return saved;
 }
 
-kr_status kr_row_save(kr_row *row, const char *path)
+static kr_status save_row(kr_row *row, const char *op, const kr_save_target *target)
 {
     enum { BLOCK_BYTES = 4096 };
-    const char *op = "row.save";
-    if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
-    if (!kr_require(row->ctx, path != NULL, KR_ERR_ARG, "%s: path is NULL", op)) return row->ctx->status;
     kr_snapshot *s = kr_row_snapshot(row);
     kr_arena arena;
     kr_arena_init(&arena, &row->ctx->memory, BLOCK_BYTES);
-    if (!s || !save(row, s, &arena, path)) kr_blame(row->ctx, "%s", op);
+    if (!s || !save(row, s, &arena, target)) kr_blame(row->ctx, "%s", op);
     kr_arena_deinit(&arena);
     kr_snapshot_destroy(s);
+    return row->ctx->status;
+}
+
+kr_status kr_row_save(kr_row *row, const char *path)
+{
+    const char *op = "row.save";
+    if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
+    if (!kr_require(row->ctx, path != NULL, KR_ERR_ARG, "%s: path is NULL", op)) return row->ctx->status;
+    return save_row(row, op, &(kr_save_target){ .path = path });
+}
+
+kr_status kr_row_save_memory(kr_row *row, void *out, size_t bytes, size_t *needed)
+{
+    const char *op = "row.save";
+    kr_save_target target;
+    if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
+    if (kr_save_to_memory(row->ctx, &target, out, bytes, needed)) return save_row(row, op, &target);
+    kr_blame(row->ctx, "%s", op);
     return row->ctx->status;
 }
 
@@ -407,23 +422,34 @@ static bool take(void *user, const kr_state *state, const kr_tensor_file *file,
            kr_require(c->ctx, fill_snapshot(c), KR_ERR_NOMEM, "no memory for the text of a row");
 }
 
-kr_status kr_row_load(kr_row *row, const char *path)
+static kr_status load_row(kr_row *row, const char *op, const kr_load_source *source)
 {
     enum { BLOCK_BYTES = 4096 };
-    const char *op = "row.load";
-    if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
     kr_ctx *ctx = row->ctx;
-    if (!kr_require(ctx, path != NULL, KR_ERR_ARG, "%s: path is NULL", op)) return ctx->status;
     kr_tape_reset(row->batch->tape);
     content c = { .row = row, .ctx = ctx };
     kr_arena_init(&c.arena, &ctx->memory, BLOCK_BYTES);
-    kr_state *state = kr_state_file_read(&format, ctx, row->batch->net, path, take, &c);
+    kr_state *state = kr_state_file_read(&format, ctx, row->batch->net, source, take, &c);
     kr_arena_deinit(&c.arena);
     kr_row_logits_free(&c.logits, &ctx->memory);
     if (state) c.snapshot->state = state;
     if (!state || !restore(row, c.snapshot)) kr_blame(ctx, "%s", op);
     kr_snapshot_destroy(c.snapshot);
     return ctx->status;
+}
+
+kr_status kr_row_load(kr_row *row, const char *path)
+{
+    const char *op = "row.load";
+    if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
+    if (!kr_require(row->ctx, path != NULL, KR_ERR_ARG, "%s: path is NULL", op)) return row->ctx->status;
+    return load_row(row, op, &(kr_load_source){ .path = path });
+}
+
+kr_status kr_row_load_memory(kr_row *row, const void *data, size_t bytes)
+{
+    if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
+    return load_row(row, "row.load", &(kr_load_source){ .is_memory = true, .data = data, .bytes = bytes });
 }
 
 /* ---- norms ---- */

@@ -177,6 +177,40 @@ bool kr_file_create_nth(kr_file_writer *w, kr_ctx *ctx, const char *path, int nu
     return false;
 }
 
+bool kr_save_to_memory(kr_ctx *ctx, kr_save_target *target, void *out, size_t bytes, size_t *needed)
+{
+    if (needed) *needed = 0;
+    *target = (kr_save_target){ .is_memory = true, .out = out, .bytes = bytes, .needed = needed };
+    return kr_require(ctx, needed != NULL, KR_ERR_ARG, "needed is NULL");
+}
+
+bool kr_file_create_target(kr_file_writer *w, kr_ctx *ctx, const kr_save_target *target)
+{
+    if (!target->is_memory) return kr_file_create(w, ctx, target->path);
+    *w = (kr_file_writer){ .ctx = ctx, .path = "to memory", .memory = target, .handle = -1 };
+    return true;
+}
+
+/* Bytes beyond the caller's memory are counted only. */
+static bool write_to_memory(kr_file_writer *w, const void *data, size_t bytes)
+{
+    const kr_save_target *to = w->memory;
+    const bool fits = to->out && w->length <= to->bytes && bytes <= to->bytes - w->length;
+    if (!kr_require(w->ctx, bytes <= SIZE_MAX - w->length, KR_ERR_ARG, "cannot write to memory: too many bytes"))
+        return false;
+    if (fits && !kr_fetch(w->ctx, (char *)to->out + w->length, data, bytes)) return false;
+    w->length += bytes;
+    return true;
+}
+
+static bool commit_to_memory(const kr_file_writer *w)
+{
+    const kr_save_target *to = w->memory;
+    *to->needed = w->length;
+    return kr_require(w->ctx, !to->out || w->length <= to->bytes, KR_ERR_ARG,
+                      "%zu bytes of memory are too few: %zu are needed", to->bytes, w->length);
+}
+
 static bool write_piece(void *user, const void *data, size_t bytes)
 {
     kr_file_writer *w = user;
@@ -191,7 +225,7 @@ static bool write_piece(void *user, const void *data, size_t bytes)
 
 bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes)
 {
-    return kr_each_block(w->ctx, data, bytes, write_piece, w);
+    return w->memory ? write_to_memory(w, data, bytes) : kr_each_block(w->ctx, data, bytes, write_piece, w);
 }
 
 bool kr_file_write_first(kr_file_writer *w, const void *data, size_t bytes)
@@ -219,6 +253,7 @@ bool kr_file_finish(kr_file_writer *w)
 
 bool kr_file_commit(kr_file_writer *w)
 {
+    if (w->memory) return commit_to_memory(w);
     if ((w->handle >= 0 && !kr_file_finish(w)) || (!replace(w->temporary, w->path) && !fail(w, errno))) {
         kr_file_discard(w);
         return false;
