@@ -31,7 +31,10 @@ typedef struct kr_device_ops {
     const char *(*wait)(kr_device *device); /* until everything queued has run */
     const char *(*record_event)(kr_device *device,
                                 int event); /* after the work queued until now, as one of KR_EVENTS ... */
-    const char *(*wait_event)(kr_device *device, int event);                 /* ... until that has run */
+    const char *(*wait_event)(kr_device *device, int event); /* ... until that has run */
+    /* Queues what follows on a stream of the caller's (kr_ctx_use_stream), after what is queued; NULL: the device's own. The
+     * device sets its `stream`. After an error nothing has changed. NULL: there are no streams. */
+    const char *(*use_stream)(kr_device *device, void *stream);
     const char *(*check)(kr_device *device);                                 /* for errors of the kernel queued last */
     bool (*memory_info)(const kr_device *device, size_t *free, size_t *all); /* bytes of device memory; NULL: unknown */
     void (*close)(kr_device *device);
@@ -251,9 +254,9 @@ size_t kr_devices_write(char *text, size_t bytes);
 /* One more, which test programs may set before they create a context; NULL. */
 extern const kr_device_kind *kr_device_kind_of_tests;
 
-/* Opens the context's device: `asked` ("cpu", "cuda:0"; NULL: KR_DEVICE, else cpu) on top of the CPU kernels, with the
- * backends (NULL: KR_BACKEND). */
-bool kr_device_open(kr_ctx *ctx, const char *asked, const char *backends, const kr_kernels *last, uint64_t features);
+/* Opens the context's device on top of the CPU kernels: device ("cpu", "cuda:0"; NULL: KR_DEVICE, else cpu), backend
+ * (NULL: KR_BACKEND) and stream of the options. */
+bool kr_device_open(kr_ctx *ctx, const kr_ctx_options *options, const kr_kernels *last, uint64_t features);
 void kr_device_close(kr_ctx *ctx);
 
 #endif

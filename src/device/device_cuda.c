@@ -1,8 +1,13 @@
 /* device_cuda.c - an NVIDIA GPU through the CUDA runtime, which is linked statically: a build with it starts on machines
  * without a driver, and says why there is no device.
  *
- * One stream and one stream-ordered memory pool per context. Shared memory is pinned host memory: kernels read it at the
- * same address.
+ * One stream-ordered memory pool per context, and one stream at a time: its own, or one of the caller's. Shared memory is
+ * pinned host memory: kernels read it at the same address.
+ *
+ * The counters of grid-wide kernels (kr_cuda.arrivals) and the scratch memory exist once per context. That is enough, since
+ * everything that uses them is queued on `stream`, and a new stream waits for an event that is recorded behind all of it
+ * (use_stream): of two kernels of a context one has always ended before the other begins, or, with PDL, before the other
+ * passes its wait.
  */
 #include "device/device.h"
 
@@ -16,7 +21,10 @@
 typedef struct cuda {
     kr_cuda shown; /* passed to kernels */
     kr_memory *memory;
-    cudaStream_t stream;
+    cudaStream_t stream; /* in use */
+    cudaStream_t own;    /* the context's own */
+    cudaStream_t outer;  /* is_capturing: the one to return to */
+    cudaEvent_t order;   /* of use_stream */
     cudaEvent_t marks[KR_EVENTS];
     cudaMemPool_t pool; /* NULL: not supported by the device, memory comes from the runtime */
     cudaStream_t aside; /* for allocations while the stream is capturing; created when needed */
@@ -39,21 +47,83 @@ static void enter(const kr_device *device)
     cudaSetDevice(((const cuda *)device->handle)->shown.number);
 }
 
+/* ---- streams ---- */
+
+/* Is the caller capturing the stream? */
+static bool is_captured(cudaStream_t stream)
+{
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status == cudaStreamCaptureStatusActive;
+    cudaGetLastError();
+    return false;
+}
+
+/* Waits for a stream, also while another one is captured in a mode that forbids this thread to wait. */
+static cudaError_t wait_outside(cudaStream_t stream)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    const cudaError_t error = cudaStreamSynchronize(stream);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    return error;
+}
+
+/* `to` runs after all that is queued on `from`. An event cannot lead into a capture or out of it. */
+static cudaError_t put_behind(const cuda *c, cudaStream_t to, cudaStream_t from)
+{
+    const bool to_graph = is_captured(to), from_graph = is_captured(from);
+    if (to_graph != from_graph) return to_graph ? wait_outside(from) : cudaSuccess;
+    const cudaError_t error = cudaEventRecord(c->order, from);
+    return error == cudaSuccess ? cudaStreamWaitEvent(to, c->order, 0) : error;
+}
+
+static const char *reason_and_forget(cudaError_t error)
+{
+    if (error != cudaSuccess) cudaGetLastError();
+    return reason(error);
+}
+
+static const char *use_stream(kr_device *device, void *stream)
+{
+    cuda *c = device->handle;
+    const cudaStream_t next = stream ? stream : c->own;
+    if (next == c->stream) return NULL;
+    enter(device);
+    /* an event of this GPU is recorded by streams of this GPU only */
+    cudaError_t error = is_captured(next) ? cudaSuccess : cudaEventRecord(c->order, next);
+    if (error == cudaSuccess) error = put_behind(c, next, c->stream);
+    if (error != cudaSuccess) return reason_and_forget(error);
+    c->stream = next;
+    c->shown.is_shared = next != c->own;
+    device->stream = next;
+    return NULL;
+}
+
 /* ---- memory ---- */
 
-/* A capturing stream cannot allocate: another stream does, and is waited for. */
+/* A stream that is being captured cannot allocate memory that outlives the graph: another one does, and is waited for. */
+static bool allocates_aside(const cuda *c)
+{
+    return c->is_capturing || (c->stream != c->own && is_captured(c->stream));
+}
+
+static cudaError_t make_aside(cuda *c)
+{
+    return c->aside ? cudaSuccess : cudaStreamCreateWithFlags(&c->aside, cudaStreamNonBlocking);
+}
+
 static cudaError_t alloc_aside(cuda *c, void **p, size_t bytes)
 {
-    cudaError_t error = c->aside ? cudaSuccess : cudaStreamCreateWithFlags(&c->aside, cudaStreamNonBlocking);
+    cudaError_t error = make_aside(c);
     if (error == cudaSuccess) error = cudaMallocFromPoolAsync(p, bytes, c->pool, c->aside);
-    return error == cudaSuccess ? cudaStreamSynchronize(c->aside) : error;
+    return error == cudaSuccess ? wait_outside(c->aside) : error;
 }
 
 static cudaError_t ask(cuda *c, void **p, size_t bytes)
 {
-    return !c->pool          ? cudaMalloc(p, bytes)
-           : c->is_capturing ? alloc_aside(c, p, bytes)
-                             : cudaMallocFromPoolAsync(p, bytes, c->pool, c->stream);
+    return !c->pool             ? cudaMalloc(p, bytes)
+           : allocates_aside(c) ? alloc_aside(c, p, bytes)
+                                : cudaMallocFromPoolAsync(p, bytes, c->pool, c->stream);
 }
 
 static void *device_alloc(void *user, size_t bytes, size_t align)
@@ -63,7 +133,7 @@ static void *device_alloc(void *user, size_t bytes, size_t align)
     (void)align; /* 256 bytes at least */
     cudaSetDevice(c->shown.number);
     cudaError_t error = ask(c, &p, bytes);
-    if (error == cudaErrorMemoryAllocation && c->pool && !c->is_capturing) {
+    if (error == cudaErrorMemoryAllocation && c->pool && !allocates_aside(c)) {
         /* freed memory may be fragmented, or wait for its stream */
         cudaGetLastError();
         cudaStreamSynchronize(c->stream);
@@ -81,7 +151,7 @@ static void device_free(void *user, void *p)
     cudaSetDevice(c->shown.number);
     c->capture_failed = true; /* the captured graph may use it */
     if (!c->pool) cudaFree(p);
-    else cudaFreeAsync(p, c->is_capturing && c->aside ? c->aside : c->stream);
+    else cudaFreeAsync(p, allocates_aside(c) && make_aside(c) == cudaSuccess ? c->aside : c->stream);
 }
 
 /* Pool memory stays valid after its pool and its stream have been destroyed. The user is the number of the GPU. */
@@ -204,9 +274,10 @@ static void tear_down(cuda *c)
     cudaFree(c->shown.arrivals);
     for (int i = 0; i < KR_EVENTS; i++)
         if (c->marks[i]) cudaEventDestroy(c->marks[i]);
+    if (c->order) cudaEventDestroy(c->order);
     if (c->pool) cudaMemPoolDestroy(c->pool);
     if (c->aside) cudaStreamDestroy(c->aside);
-    if (c->stream) cudaStreamDestroy(c->stream);
+    if (c->own) cudaStreamDestroy(c->own);
 }
 
 static void close_device(kr_device *device)
@@ -220,14 +291,19 @@ static void close_device(kr_device *device)
 
 /* ---- graph capture ---- */
 
+/* On the context's own stream: others may queue work on the caller's, and the legacy default stream cannot be captured. */
 static const char *capture_begin(kr_device *device)
 {
     cuda *c = device->handle;
     enter(device);
-    const cudaError_t error = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed);
+    const cudaError_t error = cudaStreamBeginCapture(c->own, cudaStreamCaptureModeRelaxed);
     c->is_capturing = error == cudaSuccess;
     c->capture_failed = false;
-    return reason(error);
+    if (error != cudaSuccess) return reason(error);
+    c->outer = c->stream;
+    device->stream = c->stream = c->own;
+    c->shown.is_shared = false; /* the graph begins when all before it has ended */
+    return NULL;
 }
 
 static int64_t count_kernels(cudaGraph_t graph)
@@ -250,7 +326,9 @@ static void *capture_end(kr_device *device, int64_t *launches)
     cudaGraph_t graph = NULL;
     enter(device);
     c->is_capturing = false;
-    const cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
+    const cudaError_t error = cudaStreamEndCapture(c->own, &graph);
+    device->stream = c->stream = c->outer;
+    c->shown.is_shared = c->stream != c->own;
     if (r && error == cudaSuccess && !c->capture_failed && cudaGraphInstantiate(&r->exec, graph, 0) == cudaSuccess) {
         r->graph = graph;
         *launches = count_kernels(graph);
@@ -287,6 +365,7 @@ static const kr_device_ops vtable = { .enter = enter,
                                       .wait = wait_for,
                                       .record_event = record_event,
                                       .wait_event = wait_event,
+                                      .use_stream = use_stream,
                                       .check = check,
                                       .memory_info = memory_info,
                                       .close = close_device,
@@ -346,13 +425,15 @@ static cudaError_t set_up(cuda *c, int number)
                           .multiprocessors = attribute(number, cudaDevAttrMultiProcessorCount),
                           .shared_bytes = (size_t)attribute(number, cudaDevAttrMaxSharedMemoryPerBlockOptin) };
     cudaError_t error = cudaSetDevice(number);
-    if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking);
+    c->stream = c->own;
+    if (error == cudaSuccess) error = cudaEventCreateWithFlags(&c->order, cudaEventDisableTiming);
     for (int i = 0; i < KR_EVENTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
     if (error == cudaSuccess) error = open_pool(c);
     const size_t counters = (KR_CUDA_ARRIVALS + KR_CUDA_TICKETS) * sizeof *c->shown.arrivals;
     if (error == cudaSuccess) error = cudaMalloc((void **)&c->shown.arrivals, counters);
-    if (error == cudaSuccess) error = cudaMemset(c->shown.arrivals, 0, counters);
+    if (error == cudaSuccess) error = cudaMemsetAsync(c->shown.arrivals, 0, counters, c->stream);
     return error;
 }
 

@@ -67,6 +67,7 @@ typedef struct kr_ctx_options {
     /* NULL: KR_BACKEND, or none. Backends (backend.h), separated by commas: names of registered ones, and paths of
      * shared objects, which contain a '/'; later ones replace kernels of earlier ones. "": none. */
     const char *backend;
+    void *stream; /* of a GPU: the first stream, as for kr_ctx_use_stream; NULL: the context's own */
 } kr_ctx_options;
 
 /* Fills in the defaults for exactly the fields that this caller was compiled with. */
@@ -136,6 +137,27 @@ KR_API_INLINE kr_precision kr_ctx_precision(const kr_ctx *ctx)
  * of the context, KR_ERR_DEVICE if an op failed. A device error is permanent: kr_ctx_clear does not remove it, and
  * every later call returns it. Returns at once on the CPU. */
 KR_API kr_status kr_ctx_wait(kr_ctx *ctx);
+
+/* Streams with names of their own: CUDA's legacy default stream, and its default stream of each thread. */
+#define KR_STREAM_LEGACY ((void *)1)
+#define KR_STREAM_PER_THREAD ((void *)2)
+
+/* Queues the work of the following calls on `stream`: a cudaStream_t of the context's GPU, one of the above, or NULL for
+ * the context's own stream, which does not synchronise with the legacy default stream. Work that is queued already runs
+ * first: the new stream waits for an event of the old one, and the host does not wait. The device memory of the context
+ * stays with it. Does nothing if the context uses that stream already.
+ *
+ * Ownership: the stream is the caller's, and must exist until the context uses another one or is destroyed. Kernels of
+ * one context share counters on the device, so its work never runs on two streams at once: also launch a CUDA graph that
+ * was captured from calls of this context only in the order of the stream that it uses.
+ *
+ * While the caller captures `stream` or the old stream, work of the two cannot be ordered by an event: the host waits for
+ * the old stream if only the new one is captured, and work that is being captured is not waited for.
+ *
+ * Errors: KR_ERR_ARG if the stream is not one of the GPU; the old one is still in use. KR_ERR_UNSUPPORTED on the CPU and
+ * on devices without streams, unless the stream is NULL. KR_ERR_STATE from a function that the library calls while it
+ * captures a decode step. */
+KR_API kr_status kr_ctx_use_stream(kr_ctx *ctx, void *stream);
 
 /* The kernel set that runs a kernel in f32: "avx512", "avx2", "ref" or "cuda", or the name of a backend. NULL for an
  * unknown name and for a kernel that the device lacks. kr_ctx_kernel(ctx, "ssd") names the set of the fused SSD core. */
