@@ -53,10 +53,11 @@ typedef struct stream_event {
 
 typedef struct mock {
     const kr_kernels *host;
-    bool is_late, is_detached; /* is_detached: blocks may outlast the device */
-    int until_broken;          /* kernels; -1: never */
-    size_t used, most;         /* bytes that are handed out; that may be */
-    mock_stream own, *stream;  /* stream: in use */
+    bool is_late, is_detached;            /* is_detached: blocks may outlast the device */
+    int until_broken;                     /* kernels; -1: never */
+    size_t used, most;                    /* bytes that are handed out; that may be */
+    const kr_device_allocator *allocator; /* NULL: none */
+    mock_stream own, *stream;             /* stream: in use */
     stream_event marks[KR_EVENTS];
     bool is_capturing; /* what is queued is noted ... */
     queued *captured;  /* ... here, the last one first */
@@ -165,6 +166,7 @@ static void *device_alloc(void *user, size_t bytes, size_t align)
 {
     mock *m = user;
     (void)align;
+    if (m->allocator) return m->allocator->alloc(m->allocator->user, bytes, m->stream);
     if (bytes > region_bytes / 2) return NULL;
     bytes = (bytes + PAGE - 1) / PAGE * PAGE;
     if (bytes > m->most - m->used) return NULL;
@@ -206,16 +208,32 @@ static void device_free(void *user, void *p)
     free_block(m, p);
 }
 
+/* In the order of the stream: kernels that use it may not have run. */
+static void return_to_caller(void *user, void *p, size_t bytes)
+{
+    mock *m = user;
+    CHECK(!m->is_capturing, "device memory was freed while kernels were recorded");
+    m->allocator->free(m->allocator->user, p, bytes, m->stream);
+}
+
 static void detached_free(void *user, void *p)
 {
     (void)user;
     free_block(NULL, p);
 }
 
-static kr_allocator detached(const kr_device *device)
+static void detached_return(void *user, void *p, size_t bytes)
 {
-    ((mock *)device->handle)->is_detached = true;
-    return (kr_allocator){ NULL, detached_free, NULL };
+    const kr_device_allocator *allocator = user;
+    allocator->free(allocator->user, p, bytes, KR_STREAM_LEGACY);
+}
+
+static void detach(const kr_device *device, kr_memory *branch)
+{
+    mock *m = device->handle;
+    m->is_detached = true;
+    branch->hooks = (kr_allocator){ NULL, detached_free, (void *)(uintptr_t)m->allocator };
+    if (m->allocator) branch->release = detached_return;
 }
 
 /* ---- device functions ---- */
@@ -483,7 +501,7 @@ static const kr_device_ops vtable = { .holds = holds,
                                       .check = check,
                                       .memory_info = memory_info,
                                       .close = close,
-                                      .detached = detached,
+                                      .detach = detach,
                                       .capture_begin = capture_begin,
                                       .capture_end = capture_end,
                                       .launch_graph = launch_graph,
@@ -573,6 +591,7 @@ static bool open(kr_ctx *ctx, kr_device *device, int number)
     m->host = device->host;
     m->is_late = number == 1;
     m->until_broken = number == 2 ? 12 : -1;
+    m->allocator = device->allocator;
     m->most = number == 3 ? (size_t)8 << 20 : region_bytes;
     init_stream(&m->own);
     m->stream = &m->own;
@@ -582,6 +601,7 @@ static bool open(kr_ctx *ctx, kr_device *device, int number)
     device->handle = device->own = m;
     kr_memory_init(&device->device_memory, &(kr_allocator){ device_alloc, device_free, m });
     device->device_memory.zero = device_zero;
+    if (m->allocator) device->device_memory.release = return_to_caller;
     kr_memory_init(&device->shared, NULL);
     fill_table(&device->kernels, device->host);
     static const char *const names[] = { "mock:0 runs at once", "mock:1 runs late", "mock:2 breaks",

@@ -39,9 +39,9 @@ typedef struct kr_device_ops {
     bool (*memory_info)(const kr_device *device, size_t *free, size_t *all); /* bytes of device memory; NULL: unknown */
     void (*close)(kr_device *device);
 
-    /* An allocator whose `free` takes this device's memory on any thread, also after the device has been closed; it waits for
-     * everything queued. Its `alloc` is NULL. */
-    kr_allocator (*detached)(const kr_device *device);
+    /* Gives a branch of device_memory hooks that free on any thread, also after the device has been closed, and that wait
+     * for everything queued. It allocates nothing afterwards. */
+    void (*detach)(const kr_device *device, kr_memory *branch);
 
     /* Can memory of `owner`, a device of the same name, be read by kernels of this one, and be detached? NULL: yes. */
     bool (*may_share)(const kr_device *device, const kr_device *owner);
@@ -111,11 +111,12 @@ struct kr_device {
 
     /* of a device */
     kr_memory device_memory, shared;
-    kr_arena scratch;               /* of kernels */
-    void *stream, *own;             /* for kr_exec */
-    void *handle;                   /* of the device operations */
-    struct kr_device_access access; /* the context's device access */
-    char *host_stage;               /* pinned: KR_RESULTS results, then a staging block */
+    kr_arena scratch;                     /* of kernels */
+    const kr_device_allocator *allocator; /* of the options; NULL: the device's own */
+    void *stream, *own;                   /* for kr_exec */
+    void *handle;                         /* of the device operations */
+    struct kr_device_access access;       /* the context's device access */
+    char *host_stage;                     /* pinned: KR_RESULTS results, then a staging block */
     char *device_stage;
     const char *asked_kernel, *last_kernel; /* to be queued; queued last. For messages */
     const char *op, *last_op;               /* being computed, NULL between ops; the last one. For messages */

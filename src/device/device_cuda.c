@@ -18,15 +18,18 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { COUNTERS_BYTES = (KR_CUDA_ARRIVALS + KR_CUDA_TICKETS) * sizeof(uint64_t) };
+
 typedef struct cuda {
     kr_cuda shown; /* passed to kernels */
     kr_memory *memory;
-    cudaStream_t stream; /* in use */
-    cudaStream_t own;    /* the context's own */
-    cudaStream_t outer;  /* is_capturing: the one to return to */
-    cudaEvent_t order;   /* of use_stream */
+    const kr_device_allocator *allocator; /* NULL: none */
+    cudaStream_t stream;                  /* in use */
+    cudaStream_t own;                     /* the context's own */
+    cudaStream_t outer;                   /* is_capturing: the one to return to */
+    cudaEvent_t order;                    /* of use_stream */
     cudaEvent_t marks[KR_EVENTS];
-    cudaMemPool_t pool; /* NULL: not supported by the device, memory comes from the runtime */
+    cudaMemPool_t pool; /* NULL: not supported by the device, or not needed; memory comes from the runtime */
     cudaStream_t aside; /* for allocations while the stream is capturing; created when needed */
     bool is_capturing, capture_failed;
 } cuda;
@@ -126,12 +129,19 @@ static cudaError_t ask(cuda *c, void **p, size_t bytes)
                                 : cudaMallocFromPoolAsync(p, bytes, c->pool, c->stream);
 }
 
+/* The stream for which the caller's allocator allocates: not the one that is captured. */
+static void *stream_of_memory(const cuda *c)
+{
+    return c->is_capturing ? c->outer : c->stream;
+}
+
 static void *device_alloc(void *user, size_t bytes, size_t align)
 {
     cuda *c = user;
     void *p = NULL;
     (void)align; /* 256 bytes at least */
     cudaSetDevice(c->shown.number);
+    if (c->allocator) return c->allocator->alloc(c->allocator->user, bytes, stream_of_memory(c));
     cudaError_t error = ask(c, &p, bytes);
     if (error == cudaErrorMemoryAllocation && c->pool && !allocates_aside(c)) {
         /* freed memory may be fragmented, or wait for its stream */
@@ -154,6 +164,14 @@ static void device_free(void *user, void *p)
     else cudaFreeAsync(p, allocates_aside(c) && make_aside(c) == cudaSuccess ? c->aside : c->stream);
 }
 
+static void return_to_caller(void *user, void *p, size_t bytes)
+{
+    cuda *c = user;
+    cudaSetDevice(c->shown.number);
+    c->capture_failed = true;
+    c->allocator->free(c->allocator->user, p, bytes, stream_of_memory(c));
+}
+
 /* Pool memory stays valid after its pool and its stream have been destroyed. The user is the number of the GPU. */
 static void detached_free(void *user, void *p)
 {
@@ -161,9 +179,25 @@ static void detached_free(void *user, void *p)
     cudaFree(p);
 }
 
-static kr_allocator detached(const kr_device *device)
+/* Nothing uses the memory once its GPU has run what is queued. The user is the caller's allocator. */
+static void detached_return(void *user, void *p, size_t bytes)
 {
-    return (kr_allocator){ NULL, detached_free, (void *)(intptr_t)((const cuda *)device->handle)->shown.number };
+    const kr_device_allocator *allocator = user;
+    struct cudaPointerAttributes about;
+    if (cudaPointerGetAttributes(&about, p) == cudaSuccess) cudaSetDevice(about.device);
+    cudaDeviceSynchronize();
+    allocator->free(allocator->user, p, bytes, KR_STREAM_LEGACY);
+}
+
+static void detach(const kr_device *device, kr_memory *branch)
+{
+    const cuda *c = device->handle;
+    if (!c->allocator) {
+        branch->hooks = (kr_allocator){ NULL, detached_free, (void *)(intptr_t)c->shown.number };
+        return;
+    }
+    branch->hooks = (kr_allocator){ NULL, NULL, (void *)(uintptr_t)c->allocator };
+    branch->release = detached_return;
 }
 
 static void device_zero(void *user, void *p, size_t bytes)
@@ -271,7 +305,8 @@ static bool memory_info(const kr_device *device, size_t *free, size_t *all)
 /* Releases everything that set_up created, also after a partial failure. */
 static void tear_down(cuda *c)
 {
-    cudaFree(c->shown.arrivals);
+    if (!c->allocator) cudaFree(c->shown.arrivals);
+    else if (c->shown.arrivals) c->allocator->free(c->allocator->user, c->shown.arrivals, COUNTERS_BYTES, c->stream);
     for (int i = 0; i < KR_EVENTS; i++)
         if (c->marks[i]) cudaEventDestroy(c->marks[i]);
     if (c->order) cudaEventDestroy(c->order);
@@ -369,7 +404,7 @@ static const kr_device_ops vtable = { .enter = enter,
                                       .check = check,
                                       .memory_info = memory_info,
                                       .close = close_device,
-                                      .detached = detached,
+                                      .detach = detach,
                                       .capture_begin = capture_begin,
                                       .capture_end = capture_end,
                                       .launch_graph = launch_graph,
@@ -397,7 +432,7 @@ static int arch_of(int number)
 
 static cudaError_t open_pool(cuda *c)
 {
-    if (!attribute(c->shown.number, cudaDevAttrMemoryPoolsSupported)) return cudaSuccess;
+    if (c->allocator || !attribute(c->shown.number, cudaDevAttrMemoryPoolsSupported)) return cudaSuccess;
     const struct cudaMemPoolProps properties = { .allocType = cudaMemAllocationTypePinned,
                                                  .location = { .type = cudaMemLocationTypeDevice,
                                                                .id = c->shown.number } };
@@ -418,6 +453,15 @@ static int arch_of_kernels(int number)
 #endif
 }
 
+static cudaError_t make_counters(cuda *c)
+{
+    cudaError_t error = cudaSuccess;
+    if (!c->allocator) error = cudaMalloc((void **)&c->shown.arrivals, COUNTERS_BYTES);
+    else if (!(c->shown.arrivals = c->allocator->alloc(c->allocator->user, COUNTERS_BYTES, c->stream)))
+        error = cudaErrorMemoryAllocation;
+    return error == cudaSuccess ? cudaMemsetAsync(c->shown.arrivals, 0, COUNTERS_BYTES, c->stream) : error;
+}
+
 static cudaError_t set_up(cuda *c, int number)
 {
     c->shown = (kr_cuda){ .number = number,
@@ -431,9 +475,7 @@ static cudaError_t set_up(cuda *c, int number)
     for (int i = 0; i < KR_EVENTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
     if (error == cudaSuccess) error = open_pool(c);
-    const size_t counters = (KR_CUDA_ARRIVALS + KR_CUDA_TICKETS) * sizeof *c->shown.arrivals;
-    if (error == cudaSuccess) error = cudaMalloc((void **)&c->shown.arrivals, counters);
-    if (error == cudaSuccess) error = cudaMemsetAsync(c->shown.arrivals, 0, counters, c->stream);
+    if (error == cudaSuccess) error = make_counters(c);
     return error;
 }
 
@@ -459,12 +501,14 @@ static bool open_device(kr_ctx *ctx, kr_device *device, int number)
     cuda *c = kr_memory_alloc_zeroed(&ctx->memory, sizeof *c);
     if (!c) return kr_fail(ctx, KR_ERR_NOMEM, "ctx: no memory for a device");
     c->memory = &ctx->memory;
+    c->allocator = device->allocator;
     const cudaError_t error = set_up(c, number);
     if (error != cudaSuccess) {
         cudaGetLastError();
         tear_down(c);
         kr_memory_free(&ctx->memory, c, sizeof *c);
-        return kr_fail(ctx, KR_ERR_DEVICE, "ctx: device cuda:%d cannot be opened: %s", number, reason(error));
+        return kr_fail(ctx, error == cudaErrorMemoryAllocation ? KR_ERR_NOMEM : KR_ERR_DEVICE,
+                       "ctx: device cuda:%d cannot be opened: %s", number, reason(error));
     }
     device->vtable = &vtable;
     device->kernels = kr_cuda_kernels;
@@ -475,6 +519,7 @@ static bool open_device(kr_ctx *ctx, kr_device *device, int number)
     kr_memory_init(&device->device_memory, &(kr_allocator){ device_alloc, device_free, c });
     kr_memory_init(&device->shared, &(kr_allocator){ shared_alloc, shared_free, c });
     device->device_memory.zero = device_zero;
+    if (c->allocator) device->device_memory.release = return_to_caller;
     struct cudaDeviceProp about;
     const bool has_name = cudaGetDeviceProperties(&about, number) == cudaSuccess;
     snprintf(device->name, sizeof device->name, "cuda:%d %.100s", number, has_name ? about.name : "of no name");

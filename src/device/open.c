@@ -3,6 +3,7 @@
 #include "kernels/select.h"
 
 #include "base/entry.h"
+#include "base/sized.h"
 #include "base/text_buffer.h"
 
 #include <stdlib.h>
@@ -207,6 +208,13 @@ kr_status kr_ctx_use_stream(kr_ctx *ctx, void *stream)
     return ctx->status;
 }
 
+static bool check_allocator(kr_ctx *ctx, const kr_device_allocator *allocator)
+{
+    return !allocator || (kr_require(ctx, allocator->alloc && allocator->free, KR_ERR_ARG,
+                                     "ctx: device_allocator.%s is NULL", allocator->alloc ? "free" : "alloc") &&
+                          KR_RESERVED(ctx, "ctx", "kr_device_allocator", allocator));
+}
+
 bool kr_device_open(kr_ctx *ctx, const kr_ctx_options *options, const kr_kernels *last, uint64_t features)
 {
     kr_device *device = ctx->device = kr_memory_alloc_zeroed(&ctx->memory, sizeof *device);
@@ -217,7 +225,11 @@ bool kr_device_open(kr_ctx *ctx, const kr_ctx_options *options, const kr_kernels
     kr_backends_overlay_cpu(ctx, &device->kernels, last);
     device->host = &device->kernels;
     memcpy(device->name, "cpu", sizeof "cpu");
-    return open_asked(ctx, options->device) && use_stream(ctx, "ctx", options->stream);
+    device->allocator = options->device_allocator;
+    return check_allocator(ctx, device->allocator) && open_asked(ctx, options->device) &&
+           kr_require(ctx, device->vtable || !device->allocator, KR_ERR_UNSUPPORTED,
+                      "ctx: device_allocator is set, but the device cpu has host memory only: set allocator") &&
+           use_stream(ctx, "ctx", options->stream);
 }
 
 kr_status kr_ctx_wait(kr_ctx *ctx)

@@ -1,4 +1,5 @@
-/* test_cuda_streams.c - contexts on streams of the caller's on a GPU: results, order, and that nothing waits.
+/* test_cuda_streams.c - contexts on streams of the caller's on a GPU, and with its allocator: results, order, and that
+ * nothing waits.
  *
  * Streams and memory of the program come from the CUDA driver, which is loaded here: skipped where there is none. A stream is
  * held by a host function until the test lets it go, so a call that waited for the GPU would not return before the function
@@ -244,4 +245,61 @@ TEST(a_gpu_generates_the_same_on_changing_streams)
     kr_ctx_destroy(ctx);
     cu.stream_destroy(streams[0]);
     cu.stream_destroy(streams[1]);
+}
+
+/* ---- memory of the program ---- */
+
+typedef struct pool {
+    int n_allocs, n_live;
+    size_t bytes;
+    void *stream;
+} pool;
+
+static void *pool_alloc(void *user, size_t bytes, void *stream)
+{
+    pool *m = user;
+    cu_address p = 0;
+    if (cu.alloc(&p, bytes) != 0) return NULL;
+    m->n_allocs++;
+    m->n_live++;
+    m->bytes += bytes;
+    m->stream = stream;
+    return (void *)(uintptr_t)p;
+}
+
+static void pool_free(void *user, void *p, size_t bytes, void *stream)
+{
+    pool *m = user;
+    m->n_live--;
+    m->bytes -= bytes;
+    m->stream = stream;
+    CHECK(cu.stream_wait(stream) == 0 && cu.free((cu_address)(uintptr_t)p) == 0, "a block cannot be freed");
+}
+
+TEST(a_gpu_computes_in_memory_of_the_callers_allocator)
+{
+    kr_ctx *plain = begin();
+    if (!plain) SKIP("there is no GPU");
+    pool m = { .n_allocs = 0 };
+    const kr_device_allocator hooks = { .alloc = pool_alloc, .free = pool_free, .user = &m };
+    kr_ctx_options o;
+    kr_ctx_options_init(&o);
+    o.threads = 1;
+    o.seed = 1;
+    o.device_allocator = &hooks;
+    const cu_stream stream = new_stream();
+    o.stream = stream;
+    kr_ctx *ctx = kr_ctx_create(&o);
+    CHECK_OK(ctx);
+    int64_t want[4 * 24], got[4 * 24];
+    generate(plain, NULL, 4, want);
+    generate(ctx, NULL, 4, got);
+    CHECK(memcmp(want, got, sizeof want) == 0, "other tokens");
+    CHECK(m.n_live > 0 && m.stream == stream && m.bytes >= kr_ctx_device_memory(ctx).live_bytes,
+          "%d blocks of %zu bytes, but the context counts %zu", m.n_live, m.bytes,
+          kr_ctx_device_memory(ctx).live_bytes);
+    kr_ctx_destroy(ctx);
+    kr_ctx_destroy(plain);
+    CHECK(m.n_live == 0 && m.bytes == 0, "%d of %d blocks are left", m.n_live, m.n_allocs);
+    cu.stream_destroy(stream);
 }

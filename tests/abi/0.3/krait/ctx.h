@@ -35,6 +35,19 @@ typedef struct kr_allocator {
     void *user;
 } kr_allocator;
 
+/* Hooks for the memory of a GPU, so that one pool serves a context and the rest of a program. alloc returns `bytes` bytes,
+ * aligned to 256, or NULL; the context may use them in the order of `stream` only. free takes them back with their size;
+ * everything that uses them has been queued on `stream` or runs before it, and may not have run yet. `stream` is the one
+ * that the context uses at that moment (kr_ctx_use_stream), a cudaStream_t. The thread that uses the context calls them,
+ * except for shared weights: the thread that destroys the last handle frees these, possibly after the context, when they
+ * are not in use any more, with KR_STREAM_LEGACY. */
+typedef struct kr_device_allocator {
+    void *(*alloc)(void *user, size_t bytes, void *stream);
+    void (*free)(void *user, void *p, size_t bytes, void *stream);
+    void *user;
+    void *reserved[3]; /* must be NULL; for later versions */
+} kr_device_allocator;
+
 typedef enum kr_log_level { KR_LOG_INFO = 0, KR_LOG_WARNING = 1 } kr_log_level;
 
 /* Precision of matrix products, including the SSD core. EXACT: f32 operands, f32 accumulation. TF32, BF16: a device
@@ -68,6 +81,9 @@ typedef struct kr_ctx_options {
      * shared objects, which contain a '/'; later ones replace kernels of earlier ones. "": none. */
     const char *backend;
     void *stream; /* of a GPU: the first stream, as for kr_ctx_use_stream; NULL: the context's own */
+    /* Of a GPU: where all of its device memory comes from. NULL: a pool of the driver's. It must be valid until the
+     * context and, with shared weights, their last handle have been destroyed. */
+    const kr_device_allocator *device_allocator;
 } kr_ctx_options;
 
 /* Fills in the defaults for exactly the fields that this caller was compiled with. */
