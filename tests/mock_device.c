@@ -4,7 +4,7 @@
  * while they run: a host that does faults at once. What is handed out there holds NaN. "mock" runs a kernel when it is
  * queued, "mock:1" as late as can be, when the host waits: one that reads too early, or gives away what a kernel still
  * needs, gets other results. "mock:2" breaks after a dozen kernels; "mock:3" has 8 MiB and no more. All have one region, as
- * contexts on one GPU have.
+ * contexts on one GPU have; but "mock:3" lends and borrows no memory of the others, as a second GPU.
  */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
@@ -291,6 +291,18 @@ static bool holds(const kr_device *device, const void *p)
     return (const char *)p >= region.begin && (const char *)p < region.begin + region_bytes;
 }
 
+static bool owns(const kr_device *device, const void *p)
+{
+    const mock *m = device->handle;
+    bool is_owned = true;
+    pthread_mutex_lock(&region_lock);
+    for (const block *b = region.blocks; b; b = b->next)
+        if ((const char *)p >= b->data && (const char *)p < b->data + b->bytes && b->owner)
+            is_owned = (b->owner->most == region_bytes) == (m->most == region_bytes);
+    pthread_mutex_unlock(&region_lock);
+    return is_owned;
+}
+
 static const char *move(kr_device *device, void *to, const void *from, size_t bytes)
 {
     mock *m = device->handle;
@@ -491,6 +503,7 @@ static const char *launch_graph(kr_device *device, void *captured)
 }
 
 static const kr_device_ops vtable = { .holds = holds,
+                                      .owns = owns,
                                       .upload = move,
                                       .download = move,
                                       .copy = copy,

@@ -58,10 +58,9 @@ KR_API_INLINE int64_t kr_tape_nodes(const kr_tape *tape)
 /* A leaf on the tape that receives a gradient: a copy of x, detached from the ops that computed it. */
 KR_API kr_tensor *kr_input(kr_tape *tape, kr_tensor *x);
 
-/* The same without a copy: a leaf over the caller's memory (kr_view_data is the constant over it). Any strides; the
- * address is a multiple of the element's size. The memory must stay valid and unchanged until the tape is reset: the
- * tape counts writes to its own tensors and to parameters, and does not notice when borrowed memory is changed between
- * an op and kr_backward. A device that cannot access the memory gets a copy. NULL after an error. */
+/* The same without a copy: a leaf over the caller's memory, under the conditions of kr_view_data, which is the constant
+ * over it. Any strides; the address is a multiple of the element's size. The tape counts writes to its own tensors and to
+ * parameters, and does not notice when borrowed memory is changed between an op and kr_backward. NULL after an error. */
 KR_API kr_tensor *kr_input_view(kr_tape *tape, const kr_view *view);
 
 /* The same memory without a gradient: backward stops here. */

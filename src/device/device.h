@@ -24,6 +24,8 @@ typedef struct kr_device kr_device;
 typedef struct kr_device_ops {
     void (*enter)(const kr_device *device);                /* before this thread queues kernels; NULL: nothing to do */
     bool (*holds)(const kr_device *device, const void *p); /* is p in its device memory? */
+    bool (*owns)(const kr_device *device,
+                 const void *p); /* of what some device holds: can its kernels read p? NULL: yes */
     const char *(*upload)(kr_device *device, void *device_memory, const void *host,
                           size_t bytes); /* host may change afterwards */
     const char *(*download)(kr_device *device, void *host, const void *device_memory, size_t bytes);
@@ -143,6 +145,9 @@ bool kr_ctx_on_device(const kr_ctx *ctx);
 /* Do this context's f32 kernels take an operand in that type, besides their own? operand: kernel_operand of
  * kernels/accepts.def, such as matmul_b. */
 #define kr_accepts(ctx, operand, dtype) (((ctx)->device->kernels.accepts.operand & KR_DTYPE_BIT(dtype)) != 0)
+
+/* Is p in device memory that kernels of this context may use where it is? On the CPU nothing is. */
+bool kr_device_owns(const kr_ctx *ctx, const void *p);
 
 /* Memory of this context's floats, and memory shared by host and kernels; on the CPU both are its host memory. */
 kr_memory *kr_float_memory(kr_ctx *ctx);

@@ -236,6 +236,15 @@ static bool holds(const kr_device *device, const void *p)
     return false;
 }
 
+static bool owns(const kr_device *device, const void *p)
+{
+    struct cudaPointerAttributes about;
+    if (cudaPointerGetAttributes(&about, p) == cudaSuccess)
+        return about.device == ((const cuda *)device->handle)->shown.number;
+    cudaGetLastError();
+    return false;
+}
+
 static const char *transfer(kr_device *device, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
     const cuda *c = device->handle;
@@ -394,6 +403,7 @@ static void destroy_graph(kr_device *device, void *captured)
 
 static const kr_device_ops vtable = { .enter = enter,
                                       .holds = holds,
+                                      .owns = owns,
                                       .upload = upload,
                                       .download = download,
                                       .copy = copy,

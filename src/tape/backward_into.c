@@ -58,10 +58,11 @@ static bool check_memory(kr_ctx *ctx, int i, const kr_tensor *x, const kr_view *
                            "backward_into: stride %d of the memory for the gradient of leaf %d is 0, so that its "
                            "elements overlap",
                            k, i);
-    return kr_require(ctx, !kr_ctx_on_device(ctx) || count == 0 || kr_on_device(ctx, view->data), KR_ERR_ARG,
-                      "backward_into: the memory for the gradient of leaf %d is host memory, but the context computes "
-                      "on %s; pass device memory, or use kr_backward_from and kr_tensor_read",
-                      i, ctx->device->name);
+    return kr_require(
+        ctx, !kr_ctx_on_device(ctx) || count == 0 || kr_device_owns(ctx, view->data), KR_ERR_ARG,
+        "backward_into: the memory for the gradient of leaf %d is not memory of the context's device, %s; "
+        "pass device memory, or use kr_backward_from and kr_tensor_read",
+        i, ctx->device->name);
 }
 
 /* The caller's memory as a tensor on the stack. */

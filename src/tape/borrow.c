@@ -22,12 +22,26 @@ bool kr_describe_memory(kr_tape *tape, const char *op, kr_dtype dtype, const kr_
     return true;
 }
 
+/* Device memory. A kernel that reads an unaligned element there is a fault, which breaks the context. */
+static bool can_lend(kr_tape *tape, const char *op, kr_dtype dtype, const void *data)
+{
+    return kr_require(tape->ctx, kr_device_owns(tape->ctx, data), KR_ERR_ARG,
+                      "%s: data is memory of another device than %s; copy it there first", op,
+                      tape->ctx->device->name) &&
+           kr_require(tape->ctx, (uintptr_t)data % kr_dtype_bytes(dtype) == 0, KR_ERR_ARG,
+                      "%s: the address of data is not a multiple of %zu, the size of an element", op,
+                      kr_dtype_bytes(dtype));
+}
+
 kr_tensor *kr_borrow(kr_tape *tape, const char *op, kr_dtype dtype, const kr_shape *shape, const int64_t *strides,
                      const void *data)
 {
     kr_tensor borrowed;
     if (!kr_describe_memory(tape, op, dtype, shape, data, &borrowed)) return NULL;
     if (!kr_ctx_on_device(tape->ctx)) return kr_view_of(tape, &borrowed, shape, strides, 0);
+    /* the host reads integers, so they are not used in device memory */
+    if (kr_dtype_is_float(dtype) && kr_on_device(tape->ctx, data))
+        return can_lend(tape, op, dtype, data) ? kr_view_of(tape, &borrowed, shape, strides, 0) : NULL;
     kr_tensor *y = kr_new(tape, dtype, *shape); /* the device cannot access the caller's memory */
     if (strides) memcpy(borrowed.strides, strides, (size_t)shape->rank * sizeof *strides);
     return y && kr_tensor_take(y, &borrowed) ? y : NULL;

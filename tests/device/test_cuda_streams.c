@@ -145,7 +145,8 @@ TEST(a_gpu_computes_in_the_order_of_the_callers_stream)
     gate g = { false, false };
     hold_stream(&g, stream);
     fill(memory, 3, stream);
-    kr_tensor *y = kr_scale(t, kr_view_data(t, KR_DTYPE_F32, KR_SHAPE(256, N / 256), NULL, memory), 2);
+    kr_tensor *x = kr_view_data(t, KR_DTYPE_F32, KR_SHAPE(256, N / 256), NULL, memory), *y = kr_scale(t, x, 2);
+    CHECK(kr_tensor_data(x) == memory, "the memory was copied");
     fill(memory, 5, stream);
     kr_tensor *z = kr_scale(t, kr_view_data(t, KR_DTYPE_F32, KR_SHAPE(256, N / 256), NULL, memory), 2);
     CHECK(waits == 0 && cu.stream_query(stream) == NOT_READY, "%d waits, or the stream is not held", waits);

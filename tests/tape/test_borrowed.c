@@ -73,7 +73,7 @@ static void compare_leaf(const layout *l, kr_dtype dtype)
     const kr_view view = view_of(memory, l->offset, l->stride_i, l->stride_j);
     kr_tensor *x = kr_input_view(t, &view);
     CHECK(kr_requires_grad(x), "a leaf");
-    if (!kr_test_on_device(ctx)) CHECK(kr_tensor_data(x) == view.data, "%s: the memory was copied", l->name);
+    CHECK(kr_tensor_data(x) == view.data, "%s: the memory was copied", l->name);
     kr_backward(t, compute(x, w));
     CHECK_OK(ctx);
     double value[NI * NJ], want[NI * NJ];
@@ -366,7 +366,7 @@ TEST(host_memory_takes_no_gradients_of_a_device)
     kr_tensor *memory = make_memory(KR_DTYPE_F32, NI, NJ), *y, *leaf = leaf_of(&y, memory);
     const kr_view into = { data, KR_DTYPE_F32, 2, { NI, NJ }, { NJ, 1 } };
     CHECK(kr_backward_into(t, 1, &y, NULL, 1, &leaf, &into, false) == KR_ERR_ARG, "it is not refused");
-    CHECK_ERROR_HAS(ctx, KR_ERR_ARG, "is host memory, but the context computes on");
+    CHECK_ERROR_HAS(ctx, KR_ERR_ARG, "is not memory of the context's device");
     kr_param_destroy(memory);
     end();
 }
