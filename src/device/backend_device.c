@@ -230,8 +230,8 @@ bool kr_backend_device_open(kr_ctx *ctx, kr_device *device, const kr_backend_inf
 {
     const char *name = NULL;
     if (!kr_require(ctx, !device->allocator, KR_ERR_UNSUPPORTED,
-                    "ctx: device %s:%d: device_allocator is set, but a backend's device has memory of its own",
-                    info->name, number))
+                    "ctx: device %s:%d: device_allocator is set, but a backend's device has its own memory", info->name,
+                    number))
         return false;
     outside *o = kr_memory_alloc_zeroed(&ctx->memory, sizeof *o);
     if (!kr_require(ctx, o != NULL, KR_ERR_NOMEM, "ctx: device %s:%d: no memory for a device", info->name, number))

@@ -553,7 +553,7 @@ TEST(a_device_from_outside_has_no_streams_and_its_own_memory)
     kr_ctx *ctx = kr_ctx_create(&options);
     CHECK(kr_ctx_status(ctx) == KR_ERR_UNSUPPORTED, "%s", kr_ctx_message(ctx));
     CHECK(strcmp(kr_ctx_message(ctx), "ctx: device inverter:0: device_allocator is set, but a backend's device has "
-                                      "memory of its own") == 0,
+                                      "its own memory") == 0,
           "%s", kr_ctx_message(ctx));
     kr_ctx_destroy(ctx);
     options.device_allocator = NULL;

@@ -82,7 +82,7 @@ TEST(a_context_computes_in_the_order_of_the_callers_stream)
     mock_stream_destroy(stream);
 }
 
-/* Each stream waits for the one before it, though nobody waits for those. */
+/* Each stream waits for the one before it; the host waits for the last only. */
 TEST(a_new_stream_runs_behind_the_old_one)
 {
     mock_stream *streams[3] = { mock_stream_create(), mock_stream_create(), mock_stream_create() };
@@ -206,7 +206,7 @@ TEST(stream_errors)
         "ctx.use_stream: mock:0 runs at once cannot use the stream: it is no stream; it must be a stream of this "
         "device");
     kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
-    CHECK(all_are(kr_full(t, KR_DTYPE_F32, KR_SHAPE(N), 2), 2), "it goes on with the old stream");
+    CHECK(all_are(kr_full(t, KR_DTYPE_F32, KR_SHAPE(N), 2), 2), "it does not use the old stream");
     kr_tape_destroy(t);
     kr_ctx_destroy(ctx);
 

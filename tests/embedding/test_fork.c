@@ -184,7 +184,7 @@ static int exit_with_handlers(void *user)
     exit(0);
 }
 
-/* The same with a context of the child that has computed, and that nobody destroys. */
+/* The same with a context of the child that has computed, and that is not destroyed. */
 static int exit_after_computing(void *user)
 {
     parent own = make_parent(4);

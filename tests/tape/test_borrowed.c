@@ -240,7 +240,7 @@ TEST(a_leaf_without_a_gradient_gets_zeros_or_keeps_its_sum)
     end();
 }
 
-/* A parameter's own gradient goes on as if the other pass had not been. */
+/* A parameter's own gradient accumulates as if the other pass had not been run. */
 TEST(an_accumulated_gradient_of_a_parameter_is_not_touched)
 {
     begin();
