@@ -48,7 +48,7 @@ typedef struct kr_backend_host {
     void *reserved;
 } kr_backend_host;
 
-/* A device with memory of its own. A text that is returned is an error message, valid until the next call; NULL: no
+/* A device with its own memory. A text that is returned is an error message, valid until the next call; NULL: no
  * error. Queued work runs in order. Functions must not be NULL unless NULL is explained. */
 typedef struct kr_backend_device {
     size_t size; /* sizeof(kr_backend_device) */

@@ -20,7 +20,8 @@
  * A row is a text: tokens that were fed or generated, and the state after them. Fed tokens are queued; kr_row_batch_step
  * reads them in pieces and generates one token for each row that has read its prompt and wants to generate. Rows can be
  * created, fed, forked, cancelled and destroyed between any two steps. The states of the generating rows lie side by
- * side in memory that is allocated once; when a row joins or leaves, at most two rows are copied.
+ * side; when a row joins or leaves, at most two rows are copied. Memory for them is doubled when rows need it, up to
+ * max_rows, and only then the others are copied, too.
  *
  * On the CPU the tokens of a row, and the bits of its state, depend on its own tokens, options and seed only: not on
  * other rows, on when they join and leave, or on the number of threads. A text is read in pieces of a fixed number of
@@ -43,7 +44,7 @@ typedef struct kr_row kr_row;
 
 typedef struct kr_row_batch_options {
     size_t size;            /* set by kr_row_batch_options_init */
-    int64_t max_rows;       /* 32: rows that generate in one step; others wait. Their states are allocated together */
+    int64_t max_rows;       /* 32: rows that generate in one step; others wait */
     int64_t grid;           /* 0: chosen for network and device. Tokens that are read at once, of one row */
     int64_t prefill_tokens; /* 0: four times the grid. Prompt tokens, of all rows, that one step reads at most */
 } kr_row_batch_options;
@@ -88,6 +89,11 @@ typedef struct kr_row_event {
  * (out of memory, a fault of the device) is returned and stays in the context; rows that were in the step have failed
  * then and must be destroyed or restored. */
 KR_API KR_MUST_CHECK kr_status kr_row_batch_step(kr_row_batch *batch, const kr_row_event **events, int64_t *count);
+
+/* Replaces prefill_tokens, from the next step on: the prompt tokens, of all rows, that one step reads at most. 0: none, and a
+ * step with no row that generates returns KR_END; -1: all that are queued. A piece is never cut: one is read if it is longer
+ * than a positive limit. The bits of rows do not depend on it where kr_row_batch_stats.is_exact holds. */
+KR_API kr_status kr_row_batch_set_prefill(kr_row_batch *batch, int64_t prefill_tokens);
 
 typedef struct kr_row_batch_stats {
     int64_t rows;          /* rows of the batch */
@@ -177,7 +183,9 @@ KR_API kr_row_info kr_row_info_of(const kr_row *row);
  * 0. */
 KR_API kr_status kr_row_state_norms(kr_row *row, int64_t slot, double *norms, int64_t capacity, int64_t *count);
 
-/* ==== Snapshots ==== */
+/* ==== Snapshots ====
+ *
+ * What a row was at one moment, in memory, in a file or as a stream of bytes. */
 
 typedef struct kr_snapshot kr_snapshot;
 
@@ -189,14 +197,33 @@ KR_API void kr_snapshot_destroy(kr_snapshot *snapshot);
 /* Makes the row what the snapshot holds. The row does not generate afterwards. After an error it has not changed. */
 KR_API kr_status kr_row_restore(kr_row *row, const kr_snapshot *snapshot);
 
-/* The same with a file, which is bound to the network's weights as those of kr_state_save are. Loading untrusted files
- * is safe. After an error the row has not changed. */
+typedef struct kr_snapshot_info {
+    int64_t tokens;       /* tokens of the text: fed and generated */
+    int64_t queued;       /* of them, not read yet */
+    size_t bytes;         /* memory of the snapshot; on a GPU most of it is the GPU's */
+    uint64_t reserved[5]; /* 0; for later versions */
+} kr_snapshot_info;
+
+/* What a snapshot holds; all 0 for NULL. */
+KR_API kr_snapshot_info kr_snapshot_info_of(const kr_snapshot *snapshot);
+
+/* Snapshot and restore with a file, which is bound to the network's weights as those of kr_state_save are. Loading
+ * untrusted files is safe. After an error the row has not changed. */
 KR_API KR_MUST_CHECK kr_status kr_row_save(kr_row *row, const char *path);
 KR_API KR_MUST_CHECK kr_status kr_row_load(kr_row *row, const char *path);
 
-/* The same with the bytes of the file in the caller's memory, as kr_state_save_memory. */
-KR_API KR_MUST_CHECK kr_status kr_row_save_memory(kr_row *row, void *out, size_t bytes, size_t *needed);
-KR_API KR_MUST_CHECK kr_status kr_row_load_memory(kr_row *row, const void *data, size_t bytes);
+/* Takes the next `bytes` bytes. Any status other than KR_OK is the error of the call. */
+typedef kr_status kr_write_fn(void *user, const void *data, size_t bytes);
+
+/* Puts the next bytes, from 1 to `capacity`, at data, and their number into *bytes. KR_END at the end; any other status is
+ * the error of the call. */
+typedef kr_status kr_read_fn(void *user, void *data, size_t capacity, size_t *bytes);
+
+/* The bytes of such a file to and from functions of the program: for a socket, an archive, or memory. Reading takes all
+ * bytes up to KR_END; a program that does not trust their source limits their number in its function. kr_snapshot_read
+ * returns NULL after an error; the caller destroys the snapshot. */
+KR_API KR_MUST_CHECK kr_status kr_snapshot_write(const kr_snapshot *snapshot, kr_write_fn *write, void *user);
+KR_API kr_snapshot *kr_snapshot_read(kr_row_batch *batch, kr_read_fn *read, void *user);
 
 #ifdef __cplusplus
 }

@@ -238,7 +238,7 @@ typedef struct kr_layer_class_token {
 typedef struct kr_layers_config {
     size_t size; /* set by kr_layers_config_init */
     kr_block_config block;
-    int64_t n_layers;               /* real layers, each with weights of its own */
+    int64_t n_layers;               /* real layers, each with its own weights */
     int64_t n_virtual;              /* 0: n_layers; number of layers executed */
     kr_schedule schedule;           /* KR_SCHEDULE_CYCLIC */
     const int64_t *custom_schedule; /* KR_SCHEDULE_CUSTOM: n_virtual indices below n_layers */
@@ -476,7 +476,7 @@ KR_API void kr_network_destroy(kr_network *net);
  * `net`, up to the options of `ctx` (isa, precision).
  *
  * Ownership: the caller destroys the result before `ctx`; it may outlive `net` and its context. The last of the networks
- * frees the weights, on its thread, with the allocator of the context that created them: with an allocator of your own,
+ * frees the weights, on its thread, with the allocator of the context that created them: with a custom allocator,
  * `free` must then be callable from that thread, and `user` be valid until then.
  * Thread safety: may be called while other threads use `net`, except to write, pack or destroy it.
  * Errors: NULL. KR_ERR_STATE if the contexts are on different devices, or if an optimizer or a trainer holds the weights.
@@ -627,7 +627,7 @@ typedef enum kr_bidi_merge {
 typedef struct kr_bidi_config {
     size_t size; /* set by kr_bidi_config_init */
     kr_block_config block;
-    int64_t n_layers;               /* real layers, each with weights of its own; even */
+    int64_t n_layers;               /* real layers, each with its own weights; even */
     int64_t n_virtual;              /* 0: n_layers; number of layers executed; even */
     kr_bidi_schedule schedule;      /* KR_BIDI_SCHEDULE_STRIDED_CYCLIC */
     const int64_t *custom_schedule; /* KR_BIDI_SCHEDULE_CUSTOM: n_virtual indices below n_layers */

@@ -592,7 +592,7 @@ typedef struct kr_gradcheck_result {
     uint64_t reserved[4]; /* 0; for later versions */
 } kr_gradcheck_result;
 
-/* Checks the gradients of fn, which computes out[0..n_out) from in[0..n_in) as for kr_checkpoint, on tapes of its own.
+/* Checks the gradients of fn, which computes out[0..n_out) from in[0..n_in) as for kr_checkpoint, on its own tapes.
  * Float inputs are passed to fn as leaves in f64, whatever their type; integers unchanged. The differentiated value is
  * the sum of all finite elements of the float outputs with random weights from 1/2 to 3/2. Random numbers that fn takes
  * from the context are the same in each run, and the context's stream is restored. fn must be smooth around the inputs,

@@ -1,6 +1,9 @@
 /* check_cases_ops.c - cases of the ops: one for each family at least, with its gradients; optimizer steps; sampling. */
 #include "check/check_cases.h"
 
+#include "mixer/core.h"
+#include "mixer/rotary.h"
+
 #define UNARY(name, low, high)                                                                                         \
     CASE(name)                                                                                                         \
     {                                                                                                                  \
@@ -464,6 +467,62 @@ CASE(head_cross_entropy)
                                         vector_ids(r, KR_SHAPE(9), 101), &o));
 }
 
+/* A square, which needs no logarithm; and an exponent for numbers of both signs that has one. */
+CASE(squares)
+{
+    vector_out(r, kr_pow_scalar(t, X(0, -4, 4, 5, 37), 2));
+    vector_out(r, kr_pow_scalar(t, X(1, -4, 4, 5, 37), 1));
+}
+
+/* Rows of several vectors, which narrow ones do not fill. */
+CASE(wide_layer_norm)
+{
+    vector_out(r, kr_layer_norm(t, X(0, -4, 4, 5, 145), X(1, 0.5, 2, 145), X(2, -1, 1, 145), NULL));
+}
+/* Without a bias, and without a gain. */
+CASE(partial_layer_norm)
+{
+    vector_out(r, kr_layer_norm(t, X(0, -4, 4, 5, 37), X(1, 0.5, 2, 37), NULL, NULL));
+    vector_out(r, kr_layer_norm(t, X(2, -4, 4, 5, 37), NULL, X(3, -1, 1, 37), NULL));
+}
+
+/* Gradients that are added to those of a residual connection. */
+CASE(residual_norm)
+{
+    kr_tensor *x = X(0, -4, 4, 5, 37);
+    vector_out(r, kr_add(t, x, kr_rms_norm(t, x, X(1, 0.5, 2, 37), NULL)));
+}
+CASE(wide_segsum)
+{
+    vector_out(r, kr_exp(t, kr_segsum(t, X(0, -0.25, 0, 3, 53))));
+}
+
+/* Two groups with two heads each, and a bias. */
+CASE(rotate_groups)
+{
+    kr_tensor *x = X(0, -2, 2, 2, 11, 2, 2, 44), *bias = X(1, -1, 1, 4, 2, 44), *angle = X(2, -3, 3, 2, 11, 4, 19);
+    vector_out(r, kr_rotate_groups(t, x, bias, angle, KR_PAIRING_ADJACENT));
+    vector_out(r, kr_rotate_groups(t, x, bias, angle, KR_PAIRING_SPLIT));
+}
+
+/* The two cores of the double pathway as one run. */
+CASE(ssd_mamba3_double)
+{
+    const kr_mamba3_double_ssd_input now = { .v_bsmhp = X(0, -2, 2, 1, 45, 2, 3, 16),
+                                             .b_bsmhr = X(1, -1, 1, 1, 45, 2, 3, 24),
+                                             .c_bsmhr = X(2, -1, 1, 1, 45, 2, 3, 24),
+                                             .da_bsh = X(3, -1, 0, 1, 45, 3),
+                                             .initial_state_bhpr = X(4, -1, 1, 1, 3, 16, 24) };
+    kr_mamba3_double_ssd_input then = now;
+    then.v_bsmhp = X(5, -2, 2, 1, 45, 2, 3, 16);
+    then.b_bsmhr = X(6, -1, 1, 1, 45, 2, 3, 24);
+    then.initial_state_bhpr = NULL;
+    const kr_ssd_path path = { KR_SSD_SERIAL_RECALCULATED, 16 };
+    const kr_ssd_out o = kr_mamba3_double_ssd_run_pair(t, &now, &then, path);
+    vector_out(r, o.y);
+    vector_out(r, o.final_state);
+}
+
 static const vector_case cases[] = {
     ROW(neg, "scale, scale_bwd"),
     ROW(exp, "exp, exp_bwd"),
@@ -537,5 +596,12 @@ static const vector_case cases[] = {
     ROW(ties,
         "maximum, maximum_bwd, minimum, minimum_bwd, abs, abs_bwd, relu, relu_bwd, clamp, clamp_bwd, max, max_bwd"),
     ROW(head_cross_entropy, "cross_entropy, matmul"),
+    ROW(wide_layer_norm, "layer_norm, layer_norm_bwd"),
+    ROW(wide_segsum, "segsum, segsum_bwd"),
+    ROW(rotate_groups, "rotate, rotate_bwd"),
+    ROW(ssd_mamba3_double, "ssd, ssd_bwd"),
+    ROW(partial_layer_norm, "layer_norm, layer_norm_bwd"),
+    ROW(residual_norm, "norm, norm_bwd"),
+    ROW(squares, "pow_scalar, pow_scalar_bwd"),
 };
 const vector_table vector_ops = { cases, sizeof cases / sizeof *cases, 1 };

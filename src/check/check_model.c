@@ -65,7 +65,7 @@ bool check_model(check_tally *t)
     bool ok = model && !kr_ctx_failed(ctx) &&
               kr_require(ctx, kr_model_config_of(model)->network->vocab_size > 0, KR_ERR_UNSUPPORTED,
                          "%s is not a language model", o->model);
-    ok = ok && (o->against ? check_against(t, ctx, model) : check_model_laws(t, ctx, model));
+    ok = ok && (o->against ? check_against(t, ctx, model) : check_model_invariants(t, ctx, model));
     if (kr_ctx_failed(ctx)) check_give_up(t, ctx);
     kr_model_destroy(model);
     kr_ctx_destroy(ctx);

@@ -9,7 +9,7 @@
 
 /* On a model in its context; false after an error there. */
 bool check_against(check_tally *tally, kr_ctx *ctx, const kr_model *model);
-bool check_model_laws(check_tally *tally, kr_ctx *ctx, const kr_model *model);
+bool check_model_invariants(check_tally *tally, kr_ctx *ctx, const kr_model *model);
 
 /* The model of the options; NULL after an error. */
 kr_model *check_model_load(const check_tally *tally, kr_ctx *ctx);

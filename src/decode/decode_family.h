@@ -26,7 +26,7 @@ typedef struct kr_decode_family {
     const kr_block_kind *kind;
 
     /* Why fused kernels cannot run the block; NULL: they can. */
-    const char *(*refusal)(const void *block);
+    const char *(*fallback)(const void *block);
 
     /* The kernels of the layer, with buffers on the tape. False after an error. */
     bool (*describe)(kr_tape *tape, const kr_decode_request *request, kr_decode_layer *layer);

@@ -10,7 +10,7 @@
 #include "decode/decode_family.h"
 #include "nn/mamba1_impl.h"
 
-static const char *refusal(const void *block)
+static const char *fallback(const void *block)
 {
     const kr_mamba1 *m = block;
     return m->small == KR_DTYPE_F32 && kr_decode_is_f32(m->in_proj_bias) && kr_decode_is_f32(m->out_proj_bias) &&
@@ -91,4 +91,4 @@ static bool describe(kr_tape *tape, const kr_decode_request *r, kr_decode_layer 
     return true;
 }
 
-const kr_decode_family kr_mamba1_decode = { .kind = &kr_mamba1_kind, .refusal = refusal, .describe = describe };
+const kr_decode_family kr_mamba1_decode = { .kind = &kr_mamba1_kind, .fallback = fallback, .describe = describe };

@@ -11,7 +11,7 @@
 #include "nn/mamba2_impl.h"
 #include "ops/autocast.h"
 
-static const char *refusal(const void *block)
+static const char *fallback(const void *block)
 {
     const kr_mamba2 *m = block;
     if (m->nmlp != 0) return "d_ssm is smaller than d_inner, and its decode kernels have no MLP";
@@ -139,7 +139,7 @@ static bool flush(kr_ctx *ctx, const void *block, const kr_cache *cache, int64_t
 }
 
 const kr_decode_family kr_mamba2_decode = { .kind = &kr_mamba2_kind,
-                                            .refusal = refusal,
+                                            .fallback = fallback,
                                             .describe = describe,
                                             .record_elements = record_elements,
                                             .flush = flush };

@@ -9,7 +9,7 @@
 #include "decode/decode_family.h"
 #include "nn/mamba3_impl.h"
 
-static const char *refusal(const void *block)
+static const char *fallback(const void *block)
 {
     const kr_mamba3 *m = block;
     const kr_mamba3_config *c = &m->config;
@@ -87,4 +87,4 @@ static bool describe(kr_tape *tape, const kr_decode_request *r, kr_decode_layer 
     return true;
 }
 
-const kr_decode_family kr_mamba3_decode = { .kind = &kr_mamba3_kind, .refusal = refusal, .describe = describe };
+const kr_decode_family kr_mamba3_decode = { .kind = &kr_mamba3_kind, .fallback = fallback, .describe = describe };

@@ -8,15 +8,15 @@
 /* ---- making one ---- */
 
 /* The network itself, on any device. */
-static const char *network_refusal(const kr_network *net)
+static const char *network_fallback(const kr_network *net)
 {
     if (net->is_custom) return "the network is custom";
     return net->has_class_tokens ? "the network has class tokens" : NULL;
 }
 
-static const char *fused_refusal(const kr_network *net)
+static const char *fused_fallback(const kr_network *net)
 {
-    const char *why = kr_decode_stack_refusal(net->layers);
+    const char *why = kr_decode_stack_fallback(net->layers);
     if (!why && kr_dtype_is_16bit(net->embedding_wd->dtype) && !net->layers->config.residual_in_f32)
         why = "the residual stream is 16-bit, and that of decode kernels is f32";
     return why;
@@ -29,13 +29,13 @@ static void decide(kr_decoder *d)
     const kr_device *device = d->ctx->device;
     const bool on_device = kr_ctx_on_device(d->ctx);
     d->most_kept = on_device ? KR_DECODER_STEPS : KR_DECODER_STEPS_ON_CPU;
-    d->fallback = network_refusal(net);
-    if (!d->fallback && on_device) d->fallback = kr_decode_device_refusal(d->ctx);
+    d->fallback = network_fallback(net);
+    if (!d->fallback && on_device) d->fallback = kr_decode_device_fallback(d->ctx);
     if (!d->fallback && on_device && net->layers->kind->has_varying_steps)
         d->fallback = "the steps of its blocks may vary (kr_block_kind_info.has_fixed_steps)";
     d->is_planned = !d->fallback;
     if (!d->is_planned || !on_device) return;
-    d->fallback = fused_refusal(net);
+    d->fallback = fused_fallback(net);
     d->is_fused = !d->fallback;
     d->can_capture = device->vtable->capture_begin != NULL && !net->layers->kind->has_varying_steps;
 }

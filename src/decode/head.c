@@ -6,7 +6,7 @@
 bool kr_decode_head_is_fused(const kr_network *net)
 {
     const kr_head head = kr_network_head(net);
-    return !kr_decode_device_refusal(net->ctx) && net->norm_f_d && net->norm_f_d->dtype == KR_DTYPE_F32 &&
+    return !kr_decode_device_fallback(net->ctx) && net->norm_f_d && net->norm_f_d->dtype == KR_DTYPE_F32 &&
            kr_decode_is_f32(head.bias_w) && head.weight_wd->dtype != KR_DTYPE_F64;
 }
 

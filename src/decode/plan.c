@@ -5,7 +5,7 @@
 
 /* ---- questions ---- */
 
-static const char *stream_refusal(const kr_layers *s)
+static const char *stream_fallback(const kr_layers *s)
 {
     const kr_dtype dtype = kr_block_dtype(s->layers[0].block);
     if (dtype == KR_DTYPE_F64) return "its weights are f64, and decode kernels are f32";
@@ -13,19 +13,19 @@ static const char *stream_refusal(const kr_layers *s)
     return NULL;
 }
 
-const char *kr_decode_stack_refusal(const kr_layers *s)
+const char *kr_decode_stack_fallback(const kr_layers *s)
 {
     const kr_decode_family *family = kr_decode_family_of(s->kind);
     if (!family) return "its block has no decode kernels";
-    const char *why = stream_refusal(s);
+    const char *why = stream_fallback(s);
     for (int64_t i = 0; !why && i < s->config.n_layers; i++) {
-        why = family->refusal(s->layers[i].block);
+        why = family->fallback(s->layers[i].block);
         if (!why && !kr_decode_is_f32(s->layers[i].norm_d)) why = "its decode kernels take f32 norms";
     }
     return why;
 }
 
-const char *kr_decode_device_refusal(const kr_ctx *ctx)
+const char *kr_decode_device_fallback(const kr_ctx *ctx)
 {
     if (!kr_ctx_on_device(ctx)) return "a processor runs op by op at the same speed";
     return ctx->check_finite ? "check_finite looks at the result of every op" : NULL;

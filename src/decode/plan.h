@@ -27,8 +27,8 @@ typedef struct kr_decode_plan {
 
 /* Why no plan can run the stack in one token of each row, and it runs op by op; NULL: a plan can. The first is for any
  * device, the second for the context's, and what a call may ask for is not part of it. */
-const char *kr_decode_stack_refusal(const kr_layers *layers);
-const char *kr_decode_device_refusal(const kr_ctx *ctx);
+const char *kr_decode_stack_fallback(const kr_layers *layers);
+const char *kr_decode_device_fallback(const kr_ctx *ctx);
 
 /* Can decode kernels read and write the state's tensors? */
 bool kr_decode_state_fits(const kr_layers *layers, const kr_state *state);

@@ -185,10 +185,22 @@ kr_status kr_row_batch_step(kr_row_batch *batch, const kr_row_event **events, in
         kr_blame(ctx, "%s", op);
         return ctx->status;
     }
-    qsort(batch->events, (size_t)batch->n_events, sizeof *batch->events, in_order);
+    if (batch->n_events > 1) qsort(batch->events, (size_t)batch->n_events, sizeof *batch->events, in_order);
     *events = batch->events;
     *count = batch->n_events;
     return batch->n_events ? KR_OK : KR_END;
+}
+
+kr_status kr_row_batch_set_prefill(kr_row_batch *batch, int64_t prefill_tokens)
+{
+    if (!batch) return KR_ERR_ARG;
+    kr_ctx *ctx = batch->ctx;
+    if (!kr_ctx_failed(ctx) &&
+        kr_require(ctx, prefill_tokens >= -1, KR_ERR_ARG,
+                   "row_batch.set_prefill: prefill_tokens = %lld, but must not be negative, or -1 for no limit",
+                   (long long)prefill_tokens))
+        batch->options.prefill_tokens = prefill_tokens < 0 ? INT64_MAX : prefill_tokens;
+    return ctx->status;
 }
 
 /* On other devices, and with products in bf16, the number of rows selects the kernels. A custom network may do anything. */

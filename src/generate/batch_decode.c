@@ -341,7 +341,7 @@ static bool put_rows(kr_row_batch *b)
 }
 
 /* Can the next step be queued before the tokens of this one are taken? Not if rows join or leave, or the host has a say. */
-static bool goes_on(const kr_row_batch *b)
+static bool can_run_ahead(const kr_row_batch *b)
 {
     for (int64_t i = 0; i < b->n_members; i++) {
         const kr_row *row = b->members[i];
@@ -396,7 +396,8 @@ static bool decode_on_device(kr_row_batch *b)
         b->is_16bit = !kr_device_sampler_reads(d->logits);
         if (b->is_16bit) return sample_on_host(b, d->logits);
     }
-    if (goes_on(b) && !kr_decoder_run_ahead(d, b->live, b->device) && kr_ctx_failed(b->ctx)) return fail_members(b);
+    if (can_run_ahead(b) && !kr_decoder_run_ahead(d, b->live, b->device) && kr_ctx_failed(b->ctx))
+        return fail_members(b);
     return take_samples(b, d->logits);
 }
 

@@ -339,7 +339,7 @@ static kr_tensor *step_and_fork(kr_generation *g)
 }
 
 /* Does every member continue after the current token, unless that token is a stop? */
-static bool goes_on(const kr_generation *g)
+static bool can_run_ahead(const kr_generation *g)
 {
     for (int64_t m = 0; m < g->nmembers; m++)
         if (g->options.max_tokens >= 0 && g->rows[g->members[m]].ntokens + 2 > g->options.max_tokens) return false;
@@ -352,7 +352,7 @@ static bool step_there(kr_generation *g, kr_device_sampler *sampler)
     kr_decoder *d = g->decoder;
     if (!kr_decoder_is_ahead(d) && !kr_decoder_step_and_sample(d, g->state, pending_ids(g), sampler)) return false;
     if (!kr_device_sampler_reads(d->logits)) return sample_next(g, d->logits);
-    if (goes_on(g) && !kr_decoder_run_ahead(d, g->state, sampler) && kr_ctx_failed(g->ctx)) return false;
+    if (can_run_ahead(g) && !kr_decoder_run_ahead(d, g->state, sampler) && kr_ctx_failed(g->ctx)) return false;
     return take_samples(g);
 }
 

@@ -1,4 +1,4 @@
-/* row_snapshot.c - copies of rows: in memory, and as files of model/state_file.c with the tensors
+/* row_snapshot.c - copies of rows: in memory, and as files or streams of model/state_file.c with the tensors
  *
  *   row.numbers   i64 [6]     tokens of the text, where the feed begins that is being read, position of the last
  *                             generated token (-1: none), bytes of text that are held, how many of them are not matched
@@ -186,6 +186,18 @@ kr_status kr_row_restore(kr_row *row, const kr_snapshot *s)
     return row->ctx->status;
 }
 
+kr_snapshot_info kr_snapshot_info_of(const kr_snapshot *s)
+{
+    if (!s) return (kr_snapshot_info){ .tokens = 0 };
+    const kr_row_logits *logits = &s->logits;
+    size_t bytes = sizeof *s + s->nheld;
+    if (s->state) bytes += kr_state_info_of(s->state).bytes;
+    if (logits->data) bytes += (size_t)logits->width * kr_dtype_bytes(logits->dtype);
+    bytes += (size_t)s->queue.capacity * sizeof *s->queue.ids + (size_t)s->queue.end_capacity * sizeof *s->queue.ends;
+    bytes += (size_t)s->counts.capacity * sizeof *s->counts.entries;
+    return (kr_snapshot_info){ .tokens = s->n_tokens, .queued = s->queue.count, .bytes = bytes };
+}
+
 /* ---- as a file ---- */
 
 enum { NUMBERS, QUEUE, ENDS, COUNTS, TEXT, LOGITS, NEXTRAS };
@@ -218,13 +230,13 @@ static int64_t *list_counts(const kr_token_counts *counts, kr_arena *arena)
     return list;
 }
 
-static bool save(kr_row *row, const kr_snapshot *s, kr_arena *arena, const kr_save_target *target)
+static bool save(const kr_snapshot *s, kr_arena *arena, const kr_save_target *target)
 {
     int64_t numbers[NNUMBERS] = { s->n_tokens,       s->feed_start,          s->sampled_at,
                                   (int64_t)s->nheld, (int64_t)s->match_from, (int64_t)s->n_sampled };
     const int64_t *counts = list_counts(&s->counts, arena);
     int32_t *text = kr_arena_alloc(arena, s->nheld * sizeof *text);
-    if (!kr_require(row->ctx, counts && text, KR_ERR_NOMEM, "no memory for the counts of %lld tokens",
+    if (!kr_require(s->ctx, counts && text, KR_ERR_NOMEM, "no memory for the counts of %lld tokens",
                     (long long)s->counts.count))
         return false;
     for (size_t i = 0; i < s->nheld; i++) text[i] = (unsigned char)s->held[i];
@@ -243,40 +255,59 @@ static bool save(kr_row *row, const kr_snapshot *s, kr_arena *arena, const kr_sa
     return saved;
 }
 
-static kr_status save_row(kr_row *row, const char *op, const kr_save_target *target)
+kr_status kr_row_save(kr_row *row, const char *path)
 {
     enum { BLOCK_BYTES = 4096 };
+    const char *op = "row.save";
+    if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
+    if (!kr_require(row->ctx, path != NULL, KR_ERR_ARG, "%s: path is NULL", op)) return row->ctx->status;
     kr_snapshot *s = kr_row_snapshot(row);
     kr_arena arena;
     kr_arena_init(&arena, &row->ctx->memory, BLOCK_BYTES);
-    if (!s || !save(row, s, &arena, target)) kr_blame(row->ctx, "%s", op);
+    if (!s || !save(s, &arena, &(kr_save_target){ .path = path })) kr_blame(row->ctx, "%s", op);
     kr_arena_deinit(&arena);
     kr_snapshot_destroy(s);
     return row->ctx->status;
 }
 
-kr_status kr_row_save(kr_row *row, const char *path)
+/* The program's function that writes. */
+typedef struct sink {
+    kr_ctx *ctx;
+    kr_write_fn *write;
+    void *user;
+} sink;
+
+static bool check_answer(kr_ctx *ctx, kr_status status, const char *verb)
 {
-    const char *op = "row.save";
-    if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
-    if (!kr_require(row->ctx, path != NULL, KR_ERR_ARG, "%s: path is NULL", op)) return row->ctx->status;
-    return save_row(row, op, &(kr_save_target){ .path = path });
+    return kr_require(ctx, status == KR_OK, status == KR_END ? KR_ERR_ARG : status, "the function that %s returned %s",
+                      verb, kr_status_name(status));
 }
 
-kr_status kr_row_save_memory(kr_row *row, void *out, size_t bytes, size_t *needed)
+static bool write_piece(void *user, const void *piece, size_t bytes)
 {
-    const char *op = "row.save";
-    kr_save_target target;
-    if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
-    if (kr_save_to_memory(row->ctx, &target, out, bytes, needed)) return save_row(row, op, &target);
-    kr_blame(row->ctx, "%s", op);
-    return row->ctx->status;
+    const sink *to = user;
+    return bytes == 0 || check_answer(to->ctx, to->write(to->user, piece, bytes), "writes");
+}
+
+kr_status kr_snapshot_write(const kr_snapshot *s, kr_write_fn *write, void *user)
+{
+    enum { BLOCK_BYTES = 4096 };
+    const char *op = "snapshot.write";
+    if (!s) return KR_ERR_ARG;
+    kr_ctx *ctx = s->ctx;
+    if (kr_ctx_failed(ctx) || !kr_require(ctx, write != NULL, KR_ERR_ARG, "%s: write is NULL", op)) return ctx->status;
+    sink to = { ctx, write, user };
+    kr_arena arena;
+    kr_arena_init(&arena, &ctx->memory, BLOCK_BYTES);
+    if (!save(s, &arena, &(kr_save_target){ .take = write_piece, .user = &to })) kr_blame(ctx, "%s", op);
+    kr_arena_deinit(&arena);
+    return ctx->status;
 }
 
 /* ---- reading a file ---- */
 
 typedef struct content {
-    kr_row *row;
+    const kr_row_batch *batch; /* that it is for */
     kr_ctx *ctx;
     kr_arena arena;
     kr_snapshot *snapshot;
@@ -306,7 +337,7 @@ static int64_t *read_numbers(content *c, const kr_tensor_file *file, const kr_te
 /* Their number is checked: none, or as many as the network has. */
 static bool read_logits(content *c, const kr_tensor_file *file, const kr_tensor_file_item *item)
 {
-    const int64_t width = c->row->batch->net->nw;
+    const int64_t width = c->batch->net->nw;
     const bool is_none = item->shape.rank == 1 && item->count == 0,
                fits = item->shape.rank == 1 && item->count == width &&
                       (item->dtype == KR_DTYPE_F32 || item->dtype == KR_DTYPE_F64);
@@ -347,14 +378,14 @@ static bool check_numbers(const content *c, const kr_state *state)
                       (long long)kr_state_batch(state)) &&
            kr_require(c->ctx, n[N_TOKENS] > c->n_queue || kr_state_is_initial(state), KR_ERR_FORMAT,
                       "the state has read something, but the row has read nothing") &&
-           kr_require(c->ctx, c->n_text == 0 || c->row->batch->tok, KR_ERR_ARG,
+           kr_require(c->ctx, c->n_text == 0 || c->batch->tok, KR_ERR_ARG,
                       "the file has text that waits, but this batch has no tokenizer");
 }
 
 /* Unread tokens belong to feeds, the last of which ends with the text; a single one may be a generated token instead. */
 static bool check_queue(const content *c)
 {
-    const int64_t vocab = c->row->batch->vocab, n_tokens = c->numbers[N_TOKENS];
+    const int64_t vocab = c->batch->vocab, n_tokens = c->numbers[N_TOKENS];
     int64_t before = n_tokens - c->n_queue;
     bool right = c->n_ends > 0 || c->n_queue <= 1;
     for (int64_t i = 0; i < c->n_queue; i++) right = right && is_within(c->queue[i], 0, vocab - 1);
@@ -372,8 +403,8 @@ static bool check_counts(const content *c)
     int64_t before = -1;
     for (int64_t i = 0; i < c->n_counts; i++) {
         const int64_t *count = c->counts + i * COUNT_FIELDS;
-        const bool right = is_within(count[ID], before + 1, c->row->batch->vocab - 1) &&
-                           is_within(count[IN_PROMPT], 0, 1) && is_within(count[GENERATED], 0, KR_TOKEN_COUNT_MOST) &&
+        const bool right = is_within(count[ID], before + 1, c->batch->vocab - 1) && is_within(count[IN_PROMPT], 0, 1) &&
+                           is_within(count[GENERATED], 0, KR_TOKEN_COUNT_MOST) &&
                            count[IN_PROMPT] + count[GENERATED] > 0;
         if (!kr_require(c->ctx, right, KR_ERR_FORMAT, "row %lld of tensor 'row.counts' has a number out of range",
                         (long long)i))
@@ -418,38 +449,94 @@ static bool take(void *user, const kr_state *state, const kr_tensor_file *file,
 {
     content *c = user;
     return read_content(c, file, extras) && check_numbers(c, state) && check_queue(c) && check_counts(c) &&
-           (c->snapshot = create(c->ctx, c->row->batch->net)) != NULL &&
+           (c->snapshot = create(c->ctx, c->batch->net)) != NULL &&
            kr_require(c->ctx, fill_snapshot(c), KR_ERR_NOMEM, "no memory for the text of a row");
 }
 
-static kr_status load_row(kr_row *row, const char *op, const kr_load_source *source)
+/* NULL after an error. */
+static kr_snapshot *load(const kr_row_batch *batch, const kr_load_source *source)
 {
     enum { BLOCK_BYTES = 4096 };
-    kr_ctx *ctx = row->ctx;
-    kr_tape_reset(row->batch->tape);
-    content c = { .row = row, .ctx = ctx };
+    kr_ctx *ctx = batch->ctx;
+    content c = { .batch = batch, .ctx = ctx };
     kr_arena_init(&c.arena, &ctx->memory, BLOCK_BYTES);
-    kr_state *state = kr_state_file_read(&format, ctx, row->batch->net, source, take, &c);
+    kr_state *state = kr_state_file_read(&format, ctx, batch->net, source, take, &c);
     kr_arena_deinit(&c.arena);
     kr_row_logits_free(&c.logits, &ctx->memory);
-    if (state) c.snapshot->state = state;
-    if (!state || !restore(row, c.snapshot)) kr_blame(ctx, "%s", op);
+    if (state) {
+        c.snapshot->state = state;
+        return c.snapshot;
+    }
     kr_snapshot_destroy(c.snapshot);
-    return ctx->status;
+    return NULL;
 }
 
 kr_status kr_row_load(kr_row *row, const char *path)
 {
     const char *op = "row.load";
     if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
-    if (!kr_require(row->ctx, path != NULL, KR_ERR_ARG, "%s: path is NULL", op)) return row->ctx->status;
-    return load_row(row, op, &(kr_load_source){ .path = path });
+    kr_ctx *ctx = row->ctx;
+    if (!kr_require(ctx, path != NULL, KR_ERR_ARG, "%s: path is NULL", op)) return ctx->status;
+    kr_tape_reset(row->batch->tape);
+    kr_snapshot *s = load(row->batch, &(kr_load_source){ .path = path });
+    if (!s || !restore(row, s)) kr_blame(ctx, "%s", op);
+    kr_snapshot_destroy(s);
+    return ctx->status;
 }
 
-kr_status kr_row_load_memory(kr_row *row, const void *data, size_t bytes)
+/* ---- reading a stream ---- */
+
+typedef struct buffer {
+    kr_memory *memory;
+    char *data; /* [capacity] */
+    size_t count, capacity;
+} buffer;
+
+static bool widen(kr_ctx *ctx, buffer *b)
 {
-    if (!row || kr_ctx_failed(row->ctx)) return status_of(row);
-    return load_row(row, "row.load", &(kr_load_source){ .is_memory = true, .data = data, .bytes = bytes });
+    enum { LEAST = 1 << 16 };
+    const size_t wider = b->capacity ? 2 * b->capacity : LEAST;
+    char *own = wider > b->capacity ? kr_memory_alloc(b->memory, wider) : NULL;
+    if (!kr_require(ctx, own != NULL, KR_ERR_NOMEM, "no memory for more than %zu bytes", b->count)) return false;
+    if (b->count) memcpy(own, b->data, b->count);
+    if (b->capacity) kr_memory_free(b->memory, b->data, b->capacity);
+    b->data = own;
+    b->capacity = wider;
+    return true;
+}
+
+/* All that the function has. */
+static bool read_all(kr_ctx *ctx, buffer *b, kr_read_fn *read, void *user)
+{
+    for (;;) {
+        if (b->count == b->capacity && !widen(ctx, b)) return false;
+        const size_t most = b->capacity - b->count;
+        size_t bytes = 0;
+        const kr_status status = read(user, b->data + b->count, most, &bytes);
+        if (status == KR_END) return true;
+        if (!check_answer(ctx, status, "reads") ||
+            !kr_require(ctx, bytes > 0 && bytes <= most, KR_ERR_ARG,
+                        "the function that reads returned %zu bytes, but must return from 1 to the %zu asked for, or "
+                        "KR_END",
+                        bytes, most))
+            return false;
+        b->count += bytes;
+    }
+}
+
+kr_snapshot *kr_snapshot_read(kr_row_batch *batch, kr_read_fn *read, void *user)
+{
+    const char *op = "snapshot.read";
+    if (!batch || kr_ctx_failed(batch->ctx)) return NULL;
+    kr_ctx *ctx = batch->ctx;
+    if (!kr_require(ctx, read != NULL, KR_ERR_ARG, "%s: read is NULL", op)) return NULL;
+    buffer all = { .memory = &ctx->memory };
+    kr_snapshot *s = read_all(ctx, &all, read, user)
+                         ? load(batch, &(kr_load_source){ .is_memory = true, .data = all.data, .bytes = all.count })
+                         : NULL;
+    if (all.capacity) kr_memory_free(all.memory, all.data, all.capacity);
+    if (!s) kr_blame(ctx, "%s", op);
+    return s;
 }
 
 /* ---- norms ---- */

@@ -5,7 +5,6 @@
 #endif
 #include "io/file_write.h"
 
-#include "base/device_memory.h"
 #include "io/file.h"
 
 #include <errno.h>
@@ -186,8 +185,13 @@ bool kr_save_to_memory(kr_ctx *ctx, kr_save_target *target, void *out, size_t by
 
 bool kr_file_create_target(kr_file_writer *w, kr_ctx *ctx, const kr_save_target *target)
 {
-    if (!target->is_memory) return kr_file_create(w, ctx, target->path);
-    *w = (kr_file_writer){ .ctx = ctx, .path = "to memory", .memory = target, .handle = -1 };
+    if (!target->is_memory && !target->take) return kr_file_create(w, ctx, target->path);
+    *w = target->take ? (kr_file_writer){ .ctx = ctx,
+                                          .path = "to a function",
+                                          .handle = -1,
+                                          .take = target->take,
+                                          .user = target->user }
+                      : (kr_file_writer){ .ctx = ctx, .path = "to memory", .memory = target, .handle = -1 };
     return true;
 }
 
@@ -225,7 +229,9 @@ static bool write_piece(void *user, const void *data, size_t bytes)
 
 bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes)
 {
-    return w->memory ? write_to_memory(w, data, bytes) : kr_each_block(w->ctx, data, bytes, write_piece, w);
+    if (w->memory) return write_to_memory(w, data, bytes);
+    return w->take ? kr_each_block(w->ctx, data, bytes, w->take, w->user)
+                   : kr_each_block(w->ctx, data, bytes, write_piece, w);
 }
 
 bool kr_file_write_first(kr_file_writer *w, const void *data, size_t bytes)
@@ -253,6 +259,7 @@ bool kr_file_finish(kr_file_writer *w)
 
 bool kr_file_commit(kr_file_writer *w)
 {
+    if (w->take) return true;
     if (w->memory) return commit_to_memory(w);
     if ((w->handle >= 0 && !kr_file_finish(w)) || (!replace(w->temporary, w->path) && !fail(w, errno))) {
         kr_file_discard(w);

@@ -5,16 +5,19 @@
  *   if (!kr_file_write(&w, data, bytes)) kr_file_discard(&w);
  *   else kr_file_commit(&w);
  *
- * Errors are "cannot write PATH: reason". The target may also be memory of the caller's (kr_file_create_target).
+ * Errors are "cannot write PATH: reason". The target may also be a function, or memory of
+ * the caller's (kr_file_create_target).
  */
 #ifndef KR_IO_FILE_WRITE_H
 #define KR_IO_FILE_WRITE_H
 
-#include "base/ctx_impl.h"
+#include "base/device_memory.h"
 
-/* Where a file goes: to a path, or to memory. */
+/* Where a file goes: to a path, in order to a function, or to memory. */
 typedef struct kr_save_target {
     const char *path;
+    kr_piece_fn *take; /* NULL: no function */
+    void *user;        /* its first argument */
     bool is_memory;
     void *out; /* memory of `bytes` bytes; NULL: the file is only measured */
     size_t bytes;
@@ -38,6 +41,8 @@ typedef struct kr_file_writer {
     char *temporary;              /* path of the temporary file, in the same directory */
     size_t temporary_bytes;
     int handle;
+    kr_piece_fn *take; /* of a function */
+    void *user;
 } kr_file_writer;
 
 /* Opens a temporary file in the directory of the path. The new file gets the permissions of an existing one; anything
@@ -60,8 +65,8 @@ bool kr_file_write_first(kr_file_writer *w, const void *data, size_t bytes);
 bool kr_file_finish(kr_file_writer *w);
 
 /* Both end the writing. Commit syncs the bytes, then renames; after an error the temporary file is removed and the path
- * unchanged. (If only the last step fails, the sync of the directory, the path has the new file.) Memory: sets *needed;
- * too little memory is an error. */
+ * unchanged. (If only the last step fails, the sync of the directory, the path has the new file.) A function: nothing is left to do.
+ * Memory: sets *needed; too little memory is an error. */
 bool kr_file_commit(kr_file_writer *w);
 void kr_file_discard(kr_file_writer *w);
 

@@ -308,7 +308,7 @@ static saving saving_of(const kr_tensor_writer *w, kr_container container)
 kr_status kr_tensor_writer_save_to(const kr_tensor_writer *writer, const kr_save_target *target, kr_container container)
 {
     const saving s = saving_of(writer, container);
-    if (!kr_ctx_failed(s.ctx) && !save_file(&s, target)) kr_blame(s.ctx, "tensor_file");
+    if (!kr_ctx_failed(s.ctx) && !save_file(&s, target) && !target->take) kr_blame(s.ctx, "tensor_file");
     return s.ctx->status;
 }
 

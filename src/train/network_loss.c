@@ -83,7 +83,7 @@ static bool is_zero(const kr_tensor *x, int64_t i)
 }
 
 /* Are the tokens at i and i + 1 of the same sequence? */
-static bool goes_on(const breaks *at, int64_t i)
+static bool is_same_sequence(const breaks *at, int64_t i)
 {
     if (at->seq_start && !is_zero(at->seq_start, i + 1)) return false;
     if (at->reset && !is_zero(at->reset, i + 1)) return false;
@@ -111,7 +111,7 @@ static bool shift(kr_tape *tape, const kr_loss_call *c, kr_tensor **labels, kr_t
     for (int64_t i = 0; i < d.b * d.s; i++) {
         const bool is_last = i % d.s == d.s - 1;
         next[i] = is_last ? 0 : kr_integer_at(ids, i + 1);
-        has_next[i] = !is_last && goes_on(&at, i);
+        has_next[i] = !is_last && is_same_sequence(&at, i);
     }
     return true;
 }

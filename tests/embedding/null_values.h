@@ -214,6 +214,21 @@ static inline void v_kr_reason_fn(void *user, const char *text)
     (void)user;
     (void)text;
 }
+static inline kr_status v_kr_write_fn(void *user, const void *data, size_t bytes)
+{
+    (void)user;
+    (void)data;
+    (void)bytes;
+    return KR_OK;
+}
+static inline kr_status v_kr_read_fn(void *user, void *data, size_t capacity, size_t *bytes)
+{
+    (void)user;
+    (void)data;
+    (void)capacity;
+    (void)bytes;
+    return KR_END;
+}
 
 /* ---- all of them ---- */
 

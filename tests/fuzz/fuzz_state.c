@@ -120,8 +120,8 @@ static void load(const kr_network *own, const char *path, const uint8_t *data, s
     kr_state *state = path ? kr_state_load(ctx, own, path) : kr_state_load_memory(ctx, own, data, size);
     if ((state != NULL) == kr_ctx_failed(ctx)) abort();
     if (state && kr_state_batch(state) <= 4) {
-        const bool goes_on = own == net ? step(state) != NULL : step_by_hand(state);
-        if (!goes_on && kr_ctx_status(ctx) != KR_ERR_DTYPE) abort();
+        const bool ran = own == net ? step(state) != NULL : step_by_hand(state);
+        if (!ran && kr_ctx_status(ctx) != KR_ERR_DTYPE) abort();
     }
     kr_ctx_clear(ctx);
     kr_tape_reset(tape);

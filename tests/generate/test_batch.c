@@ -203,24 +203,30 @@ static void run_together(kr_ctx *ctx, const kr_network *net, const script *scrip
     kr_row_batch_destroy(batch);
 }
 
-static void check_rows(int threads, kr_family family, kr_dtype dtype, int n_latents, const kr_class_token *latents)
+/* can_score: the network has no class tokens. */
+static void check_network(kr_ctx *ctx, const kr_network *net, const char *name, bool can_score)
 {
     static script scripts[ROWS];
     static record alone[ROWS], together[ROWS];
-    kr_ctx *ctx = kr_test_ctx(threads, NULL);
-    kr_network *net = chat_network(ctx, family, dtype, n_latents, latents);
     for (int i = 0; i < ROWS; i++) {
         make_script(&scripts[i]);
-        for (int t = 0; t < TURNS && n_latents; t++) scripts[i].turns[t].scores = false;
+        for (int t = 0; t < TURNS && !can_score; t++) scripts[i].turns[t].scores = false;
         run_alone(ctx, net, &scripts[i], &alone[i]);
     }
     for (int round = 0; round < (kr_test_quick() ? 1 : 3) && !kr_test_chooses(ctx); round++) {
         /* on a device more than eight rows take other kernels, with other bits */
         const int64_t max_rows = 1 + kr_test_below(kr_test_on_device(ctx) ? ROWS - 1 : ROWS);
         run_together(ctx, net, scripts, max_rows, 1 + kr_test_below(900), together);
-        for (int i = 0; i < ROWS; i++) check_record(kr_family_name(family), i, &together[i], &alone[i]);
+        for (int i = 0; i < ROWS; i++) check_record(name, i, &together[i], &alone[i]);
     }
     CHECK_OK(ctx);
+}
+
+static void check_rows(int threads, kr_family family, kr_dtype dtype, int n_latents, const kr_class_token *latents)
+{
+    kr_ctx *ctx = kr_test_ctx(threads, NULL);
+    kr_network *net = chat_network(ctx, family, dtype, n_latents, latents);
+    check_network(ctx, net, kr_family_name(family), n_latents == 0);
     kr_network_destroy(net);
     kr_ctx_destroy(ctx);
 }
@@ -239,6 +245,45 @@ TEST(rows_with_class_tokens_are_as_alone)
 {
     const kr_class_token latents[1] = { { .kind = KR_CLASS_TOKEN_START } };
     check_rows(1, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 1, latents);
+}
+
+/* A row without a state has an initial one that is not zero, also among rows that have read something. */
+static kr_network *learned_network(kr_ctx *ctx, kr_family family)
+{
+    kr_mamba2_config m2;
+    kr_mamba3_config m3;
+    kr_mamba2_config_init(&m2);
+    kr_mamba3_config_init(&m3);
+    m2.d_model = m3.d_model = 8;
+    m2.state_rank = m3.state_rank = m2.per_head_dim = m3.per_head_dim = 4;
+    m2.has_learnable_init_state = m3.has_learnable_init_state = true;
+    kr_layers_config layers;
+    kr_layers_config_init(&layers);
+    layers.block = family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&m2) : kr_mamba3_block(&m3);
+    layers.n_layers = 2;
+    kr_network_config config;
+    kr_network_config_init(&config);
+    config.layers = &layers;
+    config.vocab_size = VOCAB;
+    config.embedding_std = 0.8;
+    kr_network *net = kr_network_create(ctx, &config);
+    kr_params *params = kr_network_params(net);
+    for (int64_t i = 0; i < kr_params_count(params); i++)
+        if (strstr(kr_params_at(params, i)->name, "init_states"))
+            kr_param_normal(kr_params_at(params, i)->tensor, 0, 1);
+    CHECK_OK(ctx);
+    return net;
+}
+
+TEST(rows_with_learned_initial_states_are_as_alone)
+{
+    for (int family = KR_FAMILY_MAMBA2; family <= KR_FAMILY_MAMBA3; family++) {
+        kr_ctx *ctx = kr_test_ctx(1, NULL);
+        kr_network *net = learned_network(ctx, (kr_family)family);
+        check_network(ctx, net, "learned initial states", true);
+        kr_network_destroy(net);
+        kr_ctx_destroy(ctx);
+    }
 }
 
 /* ---- against calls of the network ---- */
@@ -261,9 +306,11 @@ static kr_tensor *read_by_hand(kr_tape *t, const kr_network *net, kr_state *stat
 
 TEST(a_row_is_a_loop_over_the_network)
 {
-    for (int family = 0; family < FAMILIES; family++) {
+    for (int which = 0; which < FAMILIES + 2; which++) { /* the last two with learned initial states */
+        const int family = which < FAMILIES ? which : KR_FAMILY_MAMBA2 + which - FAMILIES;
         kr_ctx *ctx = kr_test_ctx(1, NULL);
-        kr_network *net = chat_network(ctx, (kr_family)family, KR_DTYPE_F32, 0, NULL);
+        kr_network *net = which < FAMILIES ? chat_network(ctx, (kr_family)family, KR_DTYPE_F32, 0, NULL)
+                                           : learned_network(ctx, (kr_family)family);
         script s;
         record r;
         make_script(&s);
@@ -388,7 +435,7 @@ TEST(forks_snapshots_and_files_of_rows_continue_alike)
 
 /* ---- cancelling ---- */
 
-TEST(a_cancelled_row_goes_on_from_what_it_has_read)
+TEST(a_cancelled_row_continues_from_what_it_has_read)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);

@@ -301,6 +301,54 @@ TEST(an_error_of_a_row_is_its_event)
     close_rig(&g);
 }
 
+/* ---- limits of a step ---- */
+
+/* Tokens that the next step reads; -1: it has nothing to do. */
+static int64_t read_by_step(kr_row_batch *batch)
+{
+    const kr_row_event *events;
+    int64_t count, read = 0;
+    if (kr_row_batch_step(batch, &events, &count) != KR_OK) return -1;
+    for (int64_t i = 0; i < count; i++) read += events[i].kind == KR_ROW_EVENT_PROMPT ? events[i].n_tokens : 0;
+    return read;
+}
+
+TEST(prompt_tokens_of_a_step_are_limited)
+{
+    rig g = open_rig(2);
+    const int64_t grid = kr_row_batch_stats_of(g.batch).grid, count = 5 * grid + 7;
+    int32_t *ids = calloc((size_t)count, sizeof *ids);
+    kr_row *row = kr_row_create(g.batch), *other = kr_row_create(g.batch);
+    kr_row_feed(row, ids, count);
+    kr_row_feed(other, ids, 3);
+    CHECK(kr_row_batch_set_prefill(g.batch, 0) == KR_OK && read_by_step(g.batch) == -1, "a step reads a prompt");
+    CHECK(kr_row_batch_stats_of(g.batch).waiting == 2, "%lld rows wait",
+          (long long)kr_row_batch_stats_of(g.batch).waiting);
+    kr_row_batch_set_prefill(g.batch, 1);
+    int64_t read = read_by_step(g.batch);
+    CHECK(read == grid, "%lld tokens, not a piece", (long long)read);
+    kr_row_batch_set_prefill(g.batch, 3 * grid - 1);
+    read = read_by_step(g.batch);
+    CHECK(read == 2 + 2 * grid, "%lld tokens, not those of the other row and two pieces", (long long)read);
+    kr_row_batch_set_prefill(g.batch, 0); /* the others generate meanwhile */
+    kr_row_options o;
+    kr_row_options_init(&o);
+    o.max_tokens = 4;
+    kr_row_generate(other, &o);
+    for (int i = 0; i < 4; i++) CHECK(read_by_step(g.batch) == 0, "step %d", i);
+    CHECK(kr_row_info_of(other).finish == KR_FINISH_LENGTH && read_by_step(g.batch) == -1,
+          "the other row does not continue");
+    kr_row_batch_set_prefill(g.batch, -1);
+    read = read_by_step(g.batch);
+    CHECK(read == count - 3 * grid - 1 && kr_row_info_of(row).queued == 1, "%lld tokens, not the rest",
+          (long long)read);
+    CHECK(kr_row_batch_set_prefill(g.batch, -2) == KR_ERR_ARG, "-2");
+    CHECK_ERROR(g.ctx, KR_ERR_ARG,
+                "row_batch.set_prefill: prefill_tokens = -2, but must not be negative, or -1 for no limit");
+    free(ids);
+    close_rig(&g);
+}
+
 /* ---- errors of calls ---- */
 
 TEST(calls_of_a_batch_say_what_is_wrong)

@@ -32,10 +32,10 @@ static void chat_of_many(const char *device, int saved_at, int32_t *ids, double 
             g = kr_generation_create(ctx, net, NULL, &o);
             IGNORE(kr_generation_load(g, in_folder("chat")));
         }
-        const bool goes_on = kr_generation_next(g) == KR_OK;
+        const bool has_next = kr_generation_next(g) == KR_OK;
         for (int r = 0; r < SAMPLES; r++) {
             const kr_generated *one = kr_generation_row(g, r);
-            const bool is_new = goes_on && one && one->is_new;
+            const bool is_new = has_next && one && one->is_new;
             ids[step * SAMPLES + r] = is_new ? one->sample.id : -1;
             logprobs[step * SAMPLES + r] = is_new ? one->sample.logprob : 0;
         }

@@ -1,10 +1,9 @@
 /* test_generation_file.c - saved and loaded at every moment = never interrupted, to the bit; what is wrong with a file
  * is refused, and then nothing has changed. */
 #define _POSIX_C_SOURCE 200809L
-#include "base/hash.h"
 #include "generate/generation_impl.h"
-#include "tests/temp_folder.h"
 #include "tests/generate/chat.h"
+#include "tests/generate/forged_file.h"
 #include "tests/memory.h"
 
 enum { FAMILIES = 3, TURN = 14 };
@@ -247,57 +246,9 @@ TEST(released_text_and_tokens_that_count)
 
 /* ---- forged files ---- */
 
-/* One change of a file whose checksum is made to fit. */
-typedef struct edit {
-    const char *tensor; /* to be left out, or changed: */
-    int at;             /* ... this number of it ... */
-    int64_t value;      /* ... to this; */
-    const kr_shape *shape;
-    const kr_dtype *dtype;
-    const char *key, *text; /* metadata */
-    bool is_missing;
-} edit;
-
-static void rewrite(kr_ctx *ctx, const char *from, const char *to, const edit *e)
-{
-    static const char *const keys[] = { "format", "version", "family", "architecture", "weights",
-                                        "slots",  "batch",   "filled", "pathways",     "cursors" };
-    kr_tensor_file *file = kr_tensor_file_open(ctx, from);
-    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
-    uint64_t hash = KR_HASH_BEGIN;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const char *value = e->key && strcmp(e->key, keys[i]) == 0 ? e->text : kr_tensor_file_metadata(file, keys[i]);
-        kr_tensor_writer_add_metadata(w, keys[i], value);
-        hash = kr_hash_text(kr_hash_text(hash, keys[i]), value);
-    }
-    int64_t changed[512];
-    for (int64_t i = 0; i < kr_tensor_file_count(file); i++) {
-        const kr_tensor_file_item *item = kr_tensor_file_at(file, i);
-        const bool is_it = e->tensor && strcmp(e->tensor, item->name) == 0;
-        const kr_shape shape = is_it && e->shape ? *e->shape : item->shape;
-        const kr_dtype dtype = is_it && e->dtype ? *e->dtype : item->dtype;
-        const void *data = item->data;
-        if (is_it && e->is_missing) continue;
-        if (is_it && !e->shape && !e->dtype) {
-            CHECK(item->bytes <= sizeof changed, "%zu bytes", item->bytes);
-            memcpy(changed, item->data, item->bytes);
-            if (item->dtype == KR_DTYPE_I64) changed[e->at] = e->value;
-            else ((int32_t *)changed)[e->at] = (int32_t)e->value;
-            data = changed;
-        }
-        kr_tensor_writer_add(w, item->name, dtype, shape, data);
-        hash = kr_hash_word(kr_hash_text(hash, item->name), (uint64_t)dtype);
-        for (int axis = 0; axis < shape.rank; axis++) hash = kr_hash_word(hash, (uint64_t)shape.dims[axis]);
-        hash = kr_hash_bytes(hash, data, item->bytes);
-    }
-    char text[17];
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    kr_tensor_writer_add_metadata(w, "checksum", text);
-    IGNORE(kr_tensor_writer_save(w, to, KR_CONTAINER_SAFETENSORS));
-    CHECK_OK(ctx);
-    kr_tensor_writer_destroy(w);
-    kr_tensor_file_close(file);
-}
+enum { EXTRAS = 4 };
+static const char *const names[EXTRAS] = { "generation.totals", "generation.rows", "generation.occurred",
+                                           "generation.text" };
 
 /* Everything that a generation remembers, by what it writes of itself. */
 static file_image image_of(kr_generation *g)
@@ -314,12 +265,12 @@ static bool is_unchanged(kr_generation *g, const file_image *before)
     return same;
 }
 
-static void refuse(kr_generation *g, const file_image *before, kr_status status, const char *text, const edit *e)
+static void refuse(kr_generation *g, const file_image *before, kr_status status, const char *text, const forgery *e)
 {
     char message[700];
     const char *path = in_folder("forged");
     snprintf(message, sizeof message, "generation.load: %s: %s", path, text);
-    rewrite(g->ctx, in_folder("chat"), path, e);
+    forge(g->ctx, in_folder("chat"), path, EXTRAS, names, e);
     drop_scratch(g->ctx);
     const size_t blocks = kr_ctx_memory(g->ctx).live_blocks;
     CHECK(kr_generation_load(g, path) == status, "it is taken: %s", text);
@@ -345,18 +296,16 @@ TEST(forged_generations)
     kr_generation_feed_text(g, "else", 4);
     IGNORE(kr_generation_next(g));
     file_image before = image_of(g);
-    rewrite(s.ctx, in_folder("chat"), in_folder("forged"), &(edit){ .key = NULL });
+    forge(s.ctx, in_folder("chat"), in_folder("forged"), EXTRAS, names, &(forgery){ .key = NULL });
     CHECK(kr_generation_load(source, in_folder("forged")) == KR_OK, "the forger's file without a change: %s",
           kr_ctx_message(s.ctx));
 
-#define REFUSE(status, text, ...) refuse(g, &before, status, text, &(edit){ __VA_ARGS__ })
+#define REFUSE(status, text, ...) refuse(g, &before, status, text, &(forgery){ __VA_ARGS__ })
     REFUSE(KR_ERR_FORMAT, "not a generation file of Krait: metadata 'format' is not 'krait.generation'",
            .key = "format", .text = "krait.state");
     REFUSE(KR_ERR_FORMAT, "the generation has version '3' of the format, but this library reads version 2",
            .key = "version", .text = "3");
-    static const char *const names[] = { "generation.totals", "generation.rows", "generation.occurred",
-                                         "generation.text" };
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < EXTRAS; i++) {
         char missing[64];
         snprintf(missing, sizeof missing, "tensor '%s' is missing", names[i]);
         REFUSE(KR_ERR_FORMAT, missing, .tensor = names[i], .is_missing = true);
@@ -468,7 +417,8 @@ TEST(other_files)
              in_folder("none"));
     IGNORE(kr_generation_load(g, in_folder("none")));
     CHECK_ERROR(s.ctx, KR_ERR_IO, message);
-    rewrite(s.ctx, in_folder("chat"), in_folder("forged"), &(edit){ .tensor = "generation.rows", .value = -1 });
+    forge(s.ctx, in_folder("chat"), in_folder("forged"), EXTRAS, names,
+          &(forgery){ .tensor = "generation.rows", .value = -1 });
     snprintf(message, sizeof message, "generation.load: %s: the state is not initial, but no token is pending",
              in_folder("forged"));
     IGNORE(kr_generation_load(g, in_folder("forged")));

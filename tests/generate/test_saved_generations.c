@@ -1,5 +1,5 @@
-/* test_saved_generations.c - generations and rows saved to memory and loaded from it: the bytes of the files, and what
- * continues from them. */
+/* test_saved_generations.c - generations saved to memory and loaded from it: the bytes of the files, and what continues
+ * from them. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/saved_image.h"
 #include "tests/generate/chat.h"
@@ -75,29 +75,5 @@ TEST(generations_are_saved_to_memory_as_to_a_file)
     free(image.data);
     kr_generation_destroy(g);
     kr_generation_destroy(other);
-    end();
-}
-
-TEST(rows_are_saved_to_memory_as_to_a_file)
-{
-    begin();
-    kr_row_batch *batch = kr_row_batch_create(ctx, net, tok, NULL);
-    kr_row *row = kr_row_create(batch), *other = kr_row_create(batch);
-    kr_row_feed_text(row, "Once upon", 9);
-    file_image image, second;
-    CHECK(kr_row_save(row, in_folder("r")) == KR_OK, "%s", kr_ctx_message(ctx));
-    SAVE_IMAGE(ctx, image, kr_row_save_memory(row, out, bytes, &needed));
-    check_image("row", &image, in_folder("r"));
-    CHECK(kr_row_load_memory(other, image.data, image.bytes) == KR_OK, "%s", kr_ctx_message(ctx));
-    SAVE_IMAGE(ctx, second, kr_row_save_memory(other, out, bytes, &needed));
-    check_image("loaded row", &second, in_folder("r"));
-
-    CHECK(kr_row_load_memory(other, image.data, image.bytes / 2) == KR_ERR_FORMAT, "cut");
-    CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "row.load: tensor_file: ");
-    CHECK(kr_row_save_memory(other, NULL, 0, NULL) == KR_ERR_ARG, "NULL");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "row.save: needed is NULL");
-    free(image.data);
-    free(second.data);
-    kr_row_batch_destroy(batch);
     end();
 }

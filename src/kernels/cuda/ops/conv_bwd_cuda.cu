@@ -217,7 +217,7 @@ static __device__ __forceinline__ void walk_group(const bwd_job<T> &k, int t, co
 
 /* May tokens t .. t+GROUP-1 be processed as a group? */
 template <typename T, int NK, bool PACKED>
-static __device__ __forceinline__ bool walk_goes_on(const bwd_job<T> &k, int t, const conv_walk<T, NK> &w)
+static __device__ __forceinline__ bool can_take_group(const bwd_job<T> &k, int t, const conv_walk<T, NK> &w)
 {
     const int32_t q = w.of[NK - 1];
     if (t < NK - 1 || t + GROUP > w.count || q < 0) return false;
@@ -267,7 +267,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? CTAS_PER_SM :
     walk_begin(c, &w);
     bool by_groups = true; /* the last copies were those of a group */
     for (int t = 0; t < stop;) {
-        if (ALIGNED && t % GROUP == 0 && walk_goes_on<T, NK, PACKED>(k, t, w)) {
+        if (ALIGNED && t % GROUP == 0 && can_take_group<T, NK, PACKED>(k, t, w)) {
             if (by_groups) kr_copy_wait<STAGES / GROUP - 1>();
             else kr_copy_wait<0>();
             kr_raw16(*slots)[2][THREADS] = ring + t % STAGES;

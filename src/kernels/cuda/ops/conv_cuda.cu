@@ -112,7 +112,7 @@ static __device__ __forceinline__ void conv_group(const conv_job<T> &k, int t, c
 
 /* Are tokens t .. t+GROUP-1 of the tile in the current sequence? */
 template <typename T, int NK>
-static __device__ __forceinline__ bool conv_goes_on(const conv_sequences &at, int t, const conv_walk<T, NK> &w)
+static __device__ __forceinline__ bool is_same_sequence(const conv_sequences &at, int t, const conv_walk<T, NK> &w)
 {
     bool same = w.current >= 0;
 #pragma unroll
@@ -129,7 +129,7 @@ static __device__ __forceinline__ void conv_tile(const conv_job<T> &k, int count
     const kr_dtype half = HAS_16BIT ? k.in.x_dtype : kr_dtype_of<T>();
     bool by_groups = true; /* the last copies were those of a group */
     for (int t = 0; t < count;) {
-        if (ALIGNED && t % GROUP == 0 && t + GROUP <= count && (!PACKED || conv_goes_on<T, NK>(k.in.at, t, *w))) {
+        if (ALIGNED && t % GROUP == 0 && t + GROUP <= count && (!PACKED || is_same_sequence<T, NK>(k.in.at, t, *w))) {
             if (by_groups) kr_copy_wait<STAGES / GROUP - 1>();
             else kr_copy_wait<0>();
             kr_raw16(*slots)[THREADS] = ring + t % STAGES;

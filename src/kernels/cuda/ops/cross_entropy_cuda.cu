@@ -193,8 +193,8 @@ static __global__ void __launch_bounds__(SMEM_THREADS) cross_entropy_smem_kernel
     int64_t label = k.label[blockIdx.x];
     for (int v = first; v < nr; v += STEP) smem_load<T, WHOLE>(k, k.x + blockIdx.x * k.nr, v, kept);
     for (int64_t o = blockIdx.x; o < k.no; o += next) {
-        const bool goes_on = o + next < k.no;
-        const int64_t next_label = goes_on ? k.label[o + next] : -1;
+        const bool has_next = o + next < k.no;
+        const int64_t next_label = has_next ? k.label[o + next] : -1;
         const T *ahead = k.x + (o + next) * k.nr;
         char *g_x = (char *)k.g_x + o * k.nr * kr_element_bytes<T>(k.g_dtype);
         asm volatile("cp.async.wait_all;" ::: "memory");
@@ -208,7 +208,7 @@ static __global__ void __launch_bounds__(SMEM_THREADS) cross_entropy_smem_kernel
                 held[h] = kr_load_vec16(kept + v, N, true);
                 smem_add<T, SMOOTH>(&s, &held[h], v, nv - v);
             }
-            if (goes_on && v < nr) smem_load<T, WHOLE>(k, ahead, v, kept);
+            if (has_next && v < nr) smem_load<T, WHOLE>(k, ahead, v, kept);
         }
         for (int v = first + HELD * STEP; v < nv; v += STEP) {
             kr_vec16<T> p = kr_load_vec16(kept + v, N, true);
@@ -227,7 +227,7 @@ static __global__ void __launch_bounds__(SMEM_THREADS) cross_entropy_smem_kernel
             kr_vec16<T> p = kr_load_vec16(kept + v, N, true);
             gradient_of(k, v, nv, (int)label, r, k.alpha, &p);
             kr_store_raw16<T, WHOLE>(g_x + v * kr_element_bytes<T>(k.g_dtype), p, k.g_dtype, nr - v);
-            if (goes_on) smem_load<T, WHOLE>(k, ahead, v, kept);
+            if (has_next) smem_load<T, WHOLE>(k, ahead, v, kept);
         }
         label = next_label;
     }

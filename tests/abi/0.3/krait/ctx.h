@@ -244,7 +244,7 @@ KR_API_INLINE size_t kr_devices_text(char *text, size_t bytes)
 /* kr_info_text of the kernels. One line per kernel, tab-separated: its name, then the element types in each kernel set:
  * "f32 f64", "f32", "f64", "any" (one kernel for all types) or "-" (none). The first line names the sets: those built
  * for the CPU ("ref", "avx2", "avx512"), then "cuda", which every build lists. A CPU runs the best set that has the
- * kernel. Then one line per operand with a type of its own ("matmul.b"): the types that the f32 kernel takes besides
+ * kernel. Then one line per operand with a separate type ("matmul.b"): the types that the f32 kernel takes besides
  * f32, such as "bf16 f16", or "-". */
 KR_API_INLINE size_t kr_kernels_text(char *text, size_t bytes)
 {

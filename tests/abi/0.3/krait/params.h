@@ -7,7 +7,7 @@
  *   kr_param_write(d_h, KR_DTYPE_F32, floats, kr_tensor_count(d_h));
  *
  * One row is one tensor. Names are those of the official checkpoints, and linear weights are [out in]. The table and
- * its tensors belong to the object that created them. A custom network has a table of its own: see kr_params_create. */
+ * its tensors belong to the object that created them. A custom network has its own table: see kr_params_create. */
 #ifndef KRAIT_PARAMS_H
 #define KRAIT_PARAMS_H
 

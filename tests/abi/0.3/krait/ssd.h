@@ -121,7 +121,7 @@ typedef struct kr_mamba3_double_ssd_input {
  *
  * carry is the operand of kr_trapezoid_scale that gave scale, or NULL. With it, SerialRecalculated on the CPU computes the
  * end of a chunk like the end of a call: one call and several calls that are cut at multiples of the chunk length have the
- * same bits. It affects rounding only and has no gradient of its own. */
+ * same bits. It affects rounding only and adds no gradient. */
 typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *v_bsmhp; /* or [b n l m h p] */
     kr_tensor *b_bsmhr, *c_bsmhr;

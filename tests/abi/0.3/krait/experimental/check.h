@@ -71,7 +71,7 @@ typedef struct kr_check_counts {
     int64_t reserved[5]; /* 0; for later versions */
 } kr_check_counts;
 
-/* Runs the checks and reports each. Opens contexts of its own, with the memory hooks and the log of ctx; ctx only gets the
+/* Runs the checks and reports each. Opens its own contexts, with the memory hooks and the log of ctx; ctx only gets the
  * error if the checks cannot run: KR_ERR_ARG for options, else the status of what failed. KR_OK says that they ran, also if
  * some failed: see counts (NULL: not wanted). Blocks; the callback runs on the calling thread. */
 KR_EXPERIMENTAL_API kr_status kr_check_run(kr_ctx *ctx, const kr_check_options *options, kr_check_counts *counts);

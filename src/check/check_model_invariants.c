@@ -1,4 +1,4 @@
-/* check_model_laws.c - invariants of a model without recorded results, on random tokens.
+/* check_model_invariants.c - invariants of a model without recorded results, on random tokens.
  *
  * A whole sequence, chunks and single tokens give the same logits, states and gradients, up to rounding; results are
  * the same bits for any number of threads, and independent of the other rows of the batch. On a device: a second run
@@ -36,7 +36,7 @@ typedef struct numbers {
 
 typedef enum split_kind { AT_ONCE, IN_PIECES, BY_STEPS, ROW_ALONE } split_kind;
 
-typedef struct laws {
+typedef struct invariants {
     check_tally *tally;
     const kr_check_options *options;
     kr_ctx *ctx; /* of the model */
@@ -45,7 +45,7 @@ typedef struct laws {
     int64_t ns, width;
     bool has_gradients;
     int64_t *ids; /* [ROWS, ns] */
-} laws;
+} invariants;
 
 /* ---- numbers ---- */
 
@@ -75,7 +75,7 @@ static bool take(numbers *n, const char *name, const kr_tensor *x, int64_t count
     return true;
 }
 
-static bool take_states(const laws *l, numbers *n, const kr_state *state)
+static bool take_states(const invariants *l, numbers *n, const kr_state *state)
 {
     const kr_model_config *c = kr_model_config_of(l->model);
     const bool has_angles = c->family == KR_FAMILY_MAMBA3 && c->mamba3->rotation == KR_ROTATION_COMPLEX;
@@ -93,7 +93,7 @@ static bool take_states(const laws *l, numbers *n, const kr_state *state)
     return true;
 }
 
-static bool take_gradients(const laws *l, numbers *n)
+static bool take_gradients(const invariants *l, numbers *n)
 {
     const kr_params *params = kr_network_params(l->net);
     for (int64_t i = 0; i < kr_params_count(params); i++) {
@@ -116,7 +116,8 @@ typedef struct script {
 } script;
 
 /* The numbers of one part's logits into their place in [b s w]. */
-static bool read_logits(const laws *l, const kr_tensor *y, const script *k, int64_t from, int64_t ns, double *logits)
+static bool read_logits(const invariants *l, const kr_tensor *y, const script *k, int64_t from, int64_t ns,
+                        double *logits)
 {
     const int64_t count = k->nb * ns * l->width;
     double *part = check_alloc(l->ctx, (size_t)count * sizeof *part);
@@ -130,7 +131,8 @@ static bool read_logits(const laws *l, const kr_tensor *y, const script *k, int6
 
 /* Reads by the script. Logits go to `logits`, states to `own`; if recorded, *y is the logits on the tape, and nothing is
  * released in between. */
-static bool read_parts(const laws *l, kr_tape *tape, const script *k, double *logits, kr_state *own, kr_tensor **y)
+static bool read_parts(const invariants *l, kr_tape *tape, const script *k, double *logits, kr_state *own,
+                       kr_tensor **y)
 {
     kr_tensor **parts = check_alloc(l->ctx, ((size_t)k->nparts) * sizeof *parts);
     kr_call call;
@@ -156,7 +158,7 @@ static bool read_parts(const laws *l, kr_tape *tape, const script *k, double *lo
 }
 
 /* Mean cross-entropy of each token but the first, given those before it. */
-static kr_tensor *loss_of(const laws *l, kr_tape *tape, kr_tensor *logits)
+static kr_tensor *loss_of(const invariants *l, kr_tape *tape, kr_tensor *logits)
 {
     kr_tensor *id_bs = kr_view_data(tape, KR_DTYPE_I64, KR_SHAPE(ROWS, l->ns), NULL, l->ids);
     kr_tensor *next = kr_reshape(tape, kr_slice(tape, id_bs, 1, 1, l->ns), KR_SHAPE(ROWS, l->ns - 1, 1));
@@ -164,7 +166,7 @@ static kr_tensor *loss_of(const laws *l, kr_tape *tape, kr_tensor *logits)
     return kr_neg(tape, kr_mean(tape, kr_gather(tape, kr_log_softmax(tape, before, -1), 2, next), KR_ALL_AXES, false));
 }
 
-static bool run_script(const laws *l, const script *k, numbers *n)
+static bool run_script(const invariants *l, const script *k, numbers *n)
 {
     kr_tape *tape = kr_tape_create(l->ctx, k->is_recorded ? KR_TAPE_GRAD : KR_TAPE_NO_GRAD);
     kr_state *state = kr_state_create(l->ctx, kr_network_layers(l->net), k->nb);
@@ -183,7 +185,7 @@ static bool run_script(const laws *l, const script *k, numbers *n)
 }
 
 /* The results of one split to read the tokens, `row` for ROW_ALONE. False after a reported error. */
-static bool run(const laws *l, split_kind split, int64_t row, numbers *n)
+static bool run(const invariants *l, split_kind split, int64_t row, numbers *n)
 {
     enum { STEPS = 3 };
     const int64_t pieces[STEPS + 2] = { l->ns / 3, 1, 1, 1, l->ns - l->ns / 3 - STEPS };
@@ -253,9 +255,9 @@ static double row_distance(const numbers *alone, const numbers *whole, int64_t r
     return worst;
 }
 
-static double values_tolerance(const laws *l);
+static double values_tolerance(const invariants *l);
 
-static void check_rows(const laws *l, check_tally *t, const numbers *whole)
+static void check_rows(const invariants *l, check_tally *t, const numbers *whole)
 {
     const bool on_device = check_on_device(l->ctx);
     const double most = on_device ? values_tolerance(l) : 0;
@@ -282,11 +284,11 @@ static void check_rows(const laws *l, check_tally *t, const numbers *whole)
 }
 
 /* The same results by another copy of the model in a context of one thread. */
-static void check_one_thread(const laws *l, check_tally *t, const numbers *whole)
+static void check_one_thread(const invariants *l, check_tally *t, const numbers *whole)
 {
     const kr_check_options *o = l->options;
     const check_setup setup = { o->isa, 1, o->dtype, o->seed, o->device, t, true };
-    laws one = *l;
+    invariants one = *l;
     numbers n = { 0 };
     char what[64], text[240] = "did not run";
     one.ctx = check_open(&setup);
@@ -319,7 +321,7 @@ static void check_one_thread(const laws *l, check_tally *t, const numbers *whole
 
 /* Rounding error of one layer; independent errors of layers add up by their squares. A 16-bit stream is rounded to its
  * type. */
-static double values_tolerance(const laws *l)
+static double values_tolerance(const invariants *l)
 {
     const kr_dtype dtype = l->options->dtype;
     const bool is_16bit = dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16;
@@ -330,14 +332,14 @@ static double values_tolerance(const laws *l)
 }
 
 /* Sums over all tokens; gradients of 16-bit weights are 16-bit. */
-static double gradients_tolerance(const laws *l)
+static double gradients_tolerance(const invariants *l)
 {
     const kr_dtype dtype = l->options->dtype;
     if (l->options->grad_tolerance >= 0) return l->options->grad_tolerance;
     return 10 * values_tolerance(l) + (dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16 ? 2e-2 : 0);
 }
 
-static void compare_ways(const laws *l, check_tally *t, const numbers *whole)
+static void compare_splits(const invariants *l, check_tally *t, const numbers *whole)
 {
     const double values = values_tolerance(l), grads = gradients_tolerance(l);
     const char *const what[] = { [BY_STEPS] = "steps = forward", [IN_PIECES] = "pieces = forward" };
@@ -362,7 +364,7 @@ static void compare_ways(const laws *l, check_tally *t, const numbers *whole)
     }
 }
 
-static bool draw_ids(laws *l)
+static bool draw_ids(invariants *l)
 {
     const int64_t vocab = kr_model_config_of(l->model)->network->vocab_size;
     uint64_t z = l->options->seed * 0x9E3779B97F4A7C15u + 1;
@@ -374,17 +376,17 @@ static bool draw_ids(laws *l)
     return kr_require(l->ctx, l->ids != NULL, KR_ERR_NOMEM, "out of memory for %lld ids", (long long)(ROWS * l->ns));
 }
 
-bool check_model_laws(check_tally *t, kr_ctx *ctx, const kr_model *model)
+bool check_model_invariants(check_tally *t, kr_ctx *ctx, const kr_model *model)
 {
     const kr_network *net = kr_model_network(model);
-    laws l = { .tally = t,
-               .options = t->options,
-               .ctx = ctx,
-               .model = model,
-               .net = net,
-               .ns = t->options->tokens,
-               .width = kr_network_width(net),
-               .has_gradients = kr_params_elements(kr_network_params(net)) <= most_elements };
+    invariants l = { .tally = t,
+                     .options = t->options,
+                     .ctx = ctx,
+                     .model = model,
+                     .net = net,
+                     .ns = t->options->tokens,
+                     .width = kr_network_width(net),
+                     .has_gradients = kr_params_elements(kr_network_params(net)) <= most_elements };
     numbers whole = { 0 };
     if (!draw_ids(&l)) return false;
     if (!l.has_gradients) {
@@ -395,7 +397,7 @@ bool check_model_laws(check_tally *t, kr_ctx *ctx, const kr_model *model)
     }
     const bool ran = run(&l, AT_ONCE, 0, &whole);
     if (ran) {
-        compare_ways(&l, t, &whole);
+        compare_splits(&l, t, &whole);
         check_rows(&l, t, &whole);
         check_one_thread(&l, t, &whole);
     }
