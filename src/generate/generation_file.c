@@ -81,7 +81,7 @@ static kr_state *whole_state(kr_generation *g, kr_arena *arena, kr_state **own)
     return n == 1 ? states[0] : kr_state_join(g->batch->tape, n, states);
 }
 
-static bool save(kr_generation *g, kr_arena *arena, const char *path)
+static bool save(kr_generation *g, kr_arena *arena, const kr_save_target *target)
 {
     int64_t totals[NTOTALS], ntokens = 0, nbytes = 0;
     memcpy(&totals[SEED], &g->settings.sampler.seed, sizeof totals[SEED]);
@@ -109,25 +109,39 @@ static bool save(kr_generation *g, kr_arena *arena, const char *path)
                                              { KR_DTYPE_I32, KR_SHAPE(nbytes), text } };
     kr_state *own = NULL;
     const kr_state *state = whole_state(g, arena, &own);
-    const bool saved = state && kr_state_file_write(&format, state, g->batch->net, extras, path);
+    const bool saved = state && kr_state_file_write(&format, state, g->batch->net, extras, target);
     kr_state_destroy(own);
     return saved;
 }
 
-kr_status kr_generation_save(kr_generation *g, const char *path)
+static kr_status save_generation(kr_generation *g, const kr_save_target *target)
 {
     enum { BLOCK_BYTES = 4096 };
-    if (!g) return KR_ERR_ARG;
     kr_ctx *ctx = g->ctx;
     if (kr_ctx_failed(ctx)) return ctx->status;
     kr_tape_reset(g->batch->tape);
     kr_arena arena;
     kr_arena_init(&arena, &ctx->memory, BLOCK_BYTES);
     const bool saved = kr_require(ctx, !g->is_inconsistent, KR_ERR_STATE, "an earlier call failed midway") &&
-                       take_samples(g) && save(g, &arena, path);
+                       take_samples(g) && save(g, &arena, target);
     kr_arena_deinit(&arena);
     if (!saved) kr_blame(ctx, "generation.save");
     return ctx->status;
+}
+
+kr_status kr_generation_save(kr_generation *g, const char *path)
+{
+    return g ? save_generation(g, &(kr_save_target){ .path = path }) : KR_ERR_ARG;
+}
+
+kr_status kr_generation_save_memory(kr_generation *g, void *out, size_t bytes, size_t *needed)
+{
+    kr_save_target target;
+    if (!g) return KR_ERR_ARG;
+    if (kr_ctx_failed(g->ctx)) return g->ctx->status;
+    if (kr_save_to_memory(g->ctx, &target, out, bytes, needed)) return save_generation(g, &target);
+    kr_blame(g->ctx, "generation.save");
+    return g->ctx->status;
 }
 
 /* ---- reading ---- */
@@ -321,16 +335,15 @@ static void apply(const content *c)
     for (int64_t r = 0; r < g->nrows; r++) kr_generation_clear_made(g, r);
 }
 
-kr_status kr_generation_load(kr_generation *g, const char *path)
+static kr_status load_generation(kr_generation *g, const kr_load_source *source)
 {
     enum { BLOCK_BYTES = 4096 };
-    if (!g) return KR_ERR_ARG;
     kr_ctx *ctx = g->ctx;
     if (kr_ctx_failed(ctx)) return ctx->status;
     kr_tape_reset(g->batch->tape);
     content c = { .g = g, .ctx = ctx };
     kr_arena_init(&c.arena, &ctx->memory, BLOCK_BYTES);
-    kr_state *state = kr_state_file_read(&format, ctx, g->batch->net, path, take, &c);
+    kr_state *state = kr_state_file_read(&format, ctx, g->batch->net, source, take, &c);
     if (state && give_states(&c, &state)) {
         apply(&c);
     } else {
@@ -340,4 +353,14 @@ kr_status kr_generation_load(kr_generation *g, const char *path)
     kr_state_destroy(state);
     kr_arena_deinit(&c.arena);
     return ctx->status;
+}
+
+kr_status kr_generation_load(kr_generation *g, const char *path)
+{
+    return g ? load_generation(g, &(kr_load_source){ .path = path }) : KR_ERR_ARG;
+}
+
+kr_status kr_generation_load_memory(kr_generation *g, const void *data, size_t bytes)
+{
+    return g ? load_generation(g, &(kr_load_source){ .is_memory = true, .data = data, .bytes = bytes }) : KR_ERR_ARG;
 }
