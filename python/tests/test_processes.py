@@ -62,6 +62,17 @@ def test_models_by_their_folder(model: krait.Model, tmp_path: Path) -> None:
     assert np.array_equal(pickle.loads(data).logits([[1]]), loaded.logits([[1]]))
 
 
+def test_weights_travel_next_to_a_pickle_of_protocol_5():
+    model = krait.new("mamba2", d_model=32, n_layers=1, vocab_size=256, state_rank=16, per_head_dim=16)
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(model, 5, buffer_callback=buffers.append)
+    assert len(buffers) == 1 and len(data) < 4000 < buffers[0].raw().nbytes
+    made = pickle.loads(data, buffers=[bytearray(buffers[0].raw())])
+    assert np.array_equal(made.logits([[1, 2, 3]]), model.logits([[1, 2, 3]]))
+    with pytest.raises(krait.Error):
+        pickle.loads(data, buffers=[b"not a file of weights"])
+
+
 def test_states(family: str) -> None:
     m = small(family)
     _, s = m.forward(tokens(2, 5))

@@ -184,6 +184,7 @@ typedef struct krpy_model {
 
 extern PyType_Spec krpy_model_spec;
 PyObject *krpy_load_model(PyObject *module, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames);
+PyObject *krpy_load_model_memory(PyObject *module, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames);
 PyObject *krpy_create_model(PyObject *module, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames);
 
 /* A state of a network or of a stack. */

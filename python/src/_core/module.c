@@ -37,6 +37,8 @@ static PyMethodDef module_methods[] = {
       "op(tape, name, inputs, *, algorithm=None, chunk_len=None, eps=None, groups=None, norm_before_gate=None, "
       "silu=None, heads=None, scale=None, split_pairs=None, a_activation=None, a_floor=None, dt_min=None, "
       "dt_max=None)\n--\n\nRuns an op on arrays of a tape." },
+    { "load_model_memory", (PyCFunction)(void (*)(void))krpy_load_model_memory, METH_FASTCALL | METH_KEYWORDS,
+      "load_model_memory(context, config, weights)\n--\n\nLoads a model from the bytes of its files." },
     { "load_model", (PyCFunction)(void (*)(void))krpy_load_model, METH_FASTCALL | METH_KEYWORDS,
       "load_model(context, folder, *, tokenizer=None, dtype=None, mmap=None)\n--\n\nLoads a model folder." },
     { "create_model", (PyCFunction)(void (*)(void))krpy_create_model, METH_FASTCALL | METH_KEYWORDS,
