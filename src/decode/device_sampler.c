@@ -67,7 +67,8 @@ void kr_device_sampler_destroy(kr_device_sampler *s)
 
 bool kr_device_sampler_reads(const kr_tensor *logits)
 {
-    return !kr_dtype_is_16bit(logits->dtype) && (logits->strides[1] == 1 || logits->dims[1] <= 1);
+    const bool is_taken = !kr_dtype_is_16bit(logits->dtype) || kr_accepts(logits->ctx, sample_x, logits->dtype);
+    return is_taken && (logits->strides[1] == 1 || logits->dims[1] <= 1);
 }
 
 /* ---- places ---- */

@@ -416,6 +416,23 @@ TEST(weights_that_kernels_do_not_take_are_not_planned)
     }
 }
 
+/* Logits of 16 bits are sampled on the device if its kernel takes them, and else on the host. */
+TEST(samplers_read_logits_that_their_kernel_takes)
+{
+    kr_ctx *ctx = open_device(1);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    const kr_tensor *f32 = kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(2, 9)),
+                    *bf16 = kr_zeros(tape, KR_DTYPE_BF16, KR_SHAPE(2, 9)),
+                    *columns = kr_transpose(tape, kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(9, 2)));
+    CHECK_OK(ctx);
+    CHECK(kr_device_sampler_reads(f32) && kr_device_sampler_reads(bf16) && !kr_device_sampler_reads(columns),
+          "a kernel that takes bf16");
+    ctx->device->kernels.accepts.sample_x = KR_DTYPE_BIT(KR_DTYPE_F16);
+    CHECK(kr_device_sampler_reads(f32) && !kr_device_sampler_reads(bf16), "a kernel that takes f16 only");
+    kr_tape_destroy(tape);
+    kr_ctx_destroy(ctx);
+}
+
 /* ---- buckets ---- */
 
 static kr_state *first_rows(const kr_network *net, const kr_state *all, int64_t count)
