@@ -23,6 +23,7 @@
 #include <krait/network.h>
 #include <krait/ops.h>
 #include <krait/params.h>
+#include <krait/raw.h>
 #include <krait/ssd.h>
 #include <krait/tape.h>
 #include <krait/tensor.h>

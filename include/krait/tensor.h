@@ -62,6 +62,14 @@ extern "C" {
 #define KR_SCALAR ((kr_shape){ 0, { 0 } })
 #endif
 
+/* A tensor in the caller's memory, with a stride in elements for each axis. data NULL: absent. */
+typedef struct kr_view {
+    void *data; /* first element */
+    kr_dtype dtype;
+    int rank;
+    int64_t dims[KR_MAX_RANK], strides[KR_MAX_RANK];
+} kr_view;
+
 /* Element type and shape. NULL gives KR_DTYPE_F32 and an empty shape, so getters are safe after an error. */
 KR_API kr_dtype kr_tensor_dtype(const kr_tensor *x);
 KR_API kr_shape kr_tensor_shape(const kr_tensor *x);

@@ -22,8 +22,9 @@ typedef struct kr_device kr_device;
 
 /* Operations of a device other than running kernels. Those that return text return NULL, or an error message. */
 typedef struct kr_device_ops {
-    void (*enter)(const kr_device *device);                /* before this thread queues kernels; NULL: nothing to do */
-    bool (*holds)(const kr_device *device, const void *p); /* is p in its device memory? */
+    void (*enter)(const kr_device *device);                 /* before this thread queues kernels; NULL: nothing to do */
+    bool (*holds)(const kr_device *device, const void *p);  /* is p in its device memory? */
+    bool (*shares)(const kr_device *device, const void *p); /* do host and kernels read p? NULL: unknown */
     const char *(*upload)(kr_device *device, void *device_memory, const void *host,
                           size_t bytes); /* host may change afterwards */
     const char *(*download)(kr_device *device, void *host, const void *device_memory, size_t bytes);
@@ -70,7 +71,7 @@ typedef union kr_result {
     double real;
     int64_t whole;
 } kr_result;
-enum { KR_RESULTS = 512, KR_EVENTS = 2 };
+enum { KR_RESULTS = 512, KR_EVENTS = 2, KR_ROW_LIST_CHAINS = 64 };
 
 /* Called for every kernel that is queued, with its slot ("matmul[kr_real_of(y->dtype)]"), and for every wait for the device
  * before it: for tests and benchmarks. */
@@ -124,6 +125,8 @@ struct kr_device {
     kr_kernels processor;                   /* `host` */
     kr_kernels processor_library;           /* the same without backends */
     kr_fallback fallback;
+
+    struct kr_row_list *row_lists[KR_ROW_LIST_CHAINS]; /* device/row_lists.h, by length */
 
     int nbackends;
     kr_backend_use backends[KR_BACKENDS_MOST];

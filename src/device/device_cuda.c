@@ -132,6 +132,16 @@ static bool holds(const kr_device *device, const void *p)
     return false;
 }
 
+static bool shares(const kr_device *device, const void *p)
+{
+    struct cudaPointerAttributes about;
+    enter(device);
+    if (cudaPointerGetAttributes(&about, p) == cudaSuccess)
+        return about.type == cudaMemoryTypeHost || about.type == cudaMemoryTypeManaged;
+    cudaGetLastError();
+    return false;
+}
+
 static const char *transfer(kr_device *device, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
     const cuda *c = device->handle;
@@ -281,6 +291,7 @@ static void destroy_graph(kr_device *device, void *captured)
 
 static const kr_device_ops vtable = { .enter = enter,
                                       .holds = holds,
+                                      .shares = shares,
                                       .upload = upload,
                                       .download = download,
                                       .copy = copy,

@@ -1,5 +1,6 @@
 /* open.c - opens and closes the device of the options or the environment, by name. */
 #include "device/backend_impl.h"
+#include "device/row_lists.h"
 #include "kernels/select.h"
 
 #include "base/entry.h"
@@ -134,8 +135,9 @@ void kr_device_close(kr_ctx *ctx)
 {
     kr_device *device = ctx->device;
     if (!device) return;
+    if (device->vtable) kr_wait(ctx);
+    kr_row_lists_free(ctx);
     if (device->vtable) {
-        kr_wait(ctx);
         kr_arena_deinit(&device->scratch);
         if (device->device_stage) kr_memory_free(&device->device_memory, device->device_stage, STAGE_BYTES);
         if (device->host_stage) kr_memory_free(&device->shared, device->host_stage, RESULT_BYTES + STAGE_BYTES);

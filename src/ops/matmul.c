@@ -30,8 +30,8 @@ static kr_matrix matrix_of(const kr_tensor *x)
     return (kr_matrix){ x->data, x->dtype, x->strides[x->rank - 2], x->strides[x->rank - 1] };
 }
 
-bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
-                   bool accumulate)
+kr_matmul_args kr_matmul_of(const kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
+                            bool accumulate)
 {
     kr_matmul_args args = { .nm = a->dims[a->rank - 2],
                             .nk = a->dims[a->rank - 1],
@@ -50,6 +50,13 @@ bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tenso
         args.batch_c[i] = y->strides[axis];
     }
     fold_batch(&args);
+    return args;
+}
+
+bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
+                   bool accumulate)
+{
+    kr_matmul_args args = kr_matmul_of(y, a, b, bias, accumulate);
     return KR_RUN(ctx, matmul[kr_real_of(y->dtype)], &args);
 }
 

@@ -108,8 +108,7 @@ kr_around kr_around_axis(const kr_tensor *x, int axis)
     return a;
 }
 
-/* The row stride of x, if all rows have the same and a row's elements are adjacent. */
-static bool row_stride(const kr_tensor *x, int64_t *stride)
+bool kr_row_stride(const kr_tensor *x, int64_t *stride)
 {
     const int last = x->rank - 1;
     if (x->dims[last] > 1 && x->strides[last] != 1) return false;
@@ -128,7 +127,7 @@ kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x)
     if (!x || x->rank == 0) return (kr_rows){ x, 1, 1, 1 };
     const kr_around a = kr_around_axis(x, x->rank - 1);
     kr_rows rows = { x, a.no, a.nr, a.nr };
-    if (a.no * a.nr == 0 || row_stride(x, &rows.stride)) return rows;
+    if (a.no * a.nr == 0 || kr_row_stride(x, &rows.stride)) return rows;
     return (kr_rows){ kr_contiguous(tape, x), a.no, a.nr, a.nr };
 }
 
@@ -136,7 +135,7 @@ kr_operand kr_operand_of(const kr_tensor *x)
 {
     if (!x) return (kr_operand){ .data = NULL };
     kr_operand rows = { x->data, x->dtype, x->rank ? x->dims[x->rank - 1] : 1 };
-    if (x->rank && kr_count_of(x) > 0) row_stride(x, &rows.row);
+    if (x->rank && kr_count_of(x) > 0) kr_row_stride(x, &rows.row);
     return rows;
 }
 
@@ -148,7 +147,7 @@ static int64_t token_elements(const kr_tensor *x)
     return count;
 }
 
-static bool token_stride(const kr_tensor *x, int64_t *stride)
+bool kr_token_stride(const kr_tensor *x, int64_t *stride)
 {
     int64_t inner = 1;
     for (int i = x->rank - 1; i >= 2; i--) {
@@ -165,14 +164,14 @@ kr_operand kr_token_operand(const kr_tensor *x)
 {
     if (!x) return (kr_operand){ .data = NULL };
     kr_operand tokens = { x->data, x->dtype, token_elements(x) };
-    if (kr_count_of(x) > 0) token_stride(x, &tokens.row);
+    if (kr_count_of(x) > 0) kr_token_stride(x, &tokens.row);
     return tokens;
 }
 
 kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride)
 {
     if (!x) return NULL;
-    if (kr_count_of(x) > 0 && token_stride(x, stride)) return x;
+    if (kr_count_of(x) > 0 && kr_token_stride(x, stride)) return x;
     *stride = token_elements(x);
     return kr_contiguous(tape, x);
 }

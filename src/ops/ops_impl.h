@@ -86,10 +86,16 @@ typedef struct kr_rows {
 } kr_rows;
 kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x);
 
+/* Does x, of a rank above 0, have such rows? Then *stride is theirs, and unchanged where there is but one. */
+bool kr_row_stride(const kr_tensor *x, int64_t *stride);
+
 /* x [b s ..] as the sequence kernels take it: the elements of a token are row-major, and tokens, row after row, have a
  * stride of *stride elements. x itself if its strides allow it, else a row-major copy (recorded); NULL after an
  * error. */
 kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride);
+
+/* Does x [b s ..], which is not empty, have such tokens? *stride is theirs. */
+bool kr_token_stride(const kr_tensor *x, int64_t *stride);
 
 /* kr_rms_norm, or with z kr_gated_norm, for a result that only products read: bf16 if they would round it. */
 kr_tensor *kr_norm_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor *gain, const kr_norm_options *options);
@@ -118,5 +124,9 @@ bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *
  * the kernel takes it. */
 bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
                    bool accumulate);
+
+/* The arguments of that product. */
+kr_matmul_args kr_matmul_of(const kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
+                            bool accumulate);
 
 #endif

@@ -332,6 +332,20 @@ static kr_loader *run_sources(kr_source **source)
     return loader;
 }
 
+static void run_raw(void)
+{
+    static float x[6] = { 1, 2, 3, 4, 5, 6 }, y[6];
+    kr_view views[5];
+    kr_raw_options options;
+    memset(views, 0, sizeof views);
+    views[0] = kr_view_contiguous(KR_DTYPE_F32, KR_SHAPE(2, 3), x);
+    views[3] = kr_view_contiguous(KR_DTYPE_F32, KR_SHAPE(2, 3), y);
+    kr_raw_options_init(&options);
+    options.n_groups = 3;
+    if (kr_raw_run(ctx, KR_RAW_NORM, 5, views, &options) != KR_OK) check("raw");
+    printf("raw %.4f %zu\n", (double)y[4], kr_raw_work(ctx, KR_RAW_NORM, 5, views, &options));
+}
+
 static void run_training(kr_loader *loader)
 {
     kr_model_config *config = kr_model_config_create(ctx);
@@ -394,6 +408,7 @@ int main(void)
     tok = kr_tokenizer_bytes(ctx);
     check("context");
     run_ops();
+    run_raw();
     run_gradcheck();
     run_params();
     run_registered();

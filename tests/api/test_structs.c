@@ -499,6 +499,19 @@ static bool take_block_kind_info(void *o)
     return ok;
 }
 
+static bool take_raw_options(void *o)
+{
+    const kr_shape shape = KR_SHAPE(2, 2);
+    kr_tape_reset(tape);
+    kr_tensor *x = kr_full(tape, KR_DTYPE_F32, shape, 3), *y = kr_zeros(tape, KR_DTYPE_F32, shape);
+    kr_view views[5] = { { 0 } };
+    views[0] = kr_view_contiguous(KR_DTYPE_F32, shape, kr_tensor_data(x));
+    views[3] = kr_view_contiguous(KR_DTYPE_F32, shape, kr_tensor_data(y));
+    if (kr_raw_run(ctx, KR_RAW_NORM, 5, views, o) != KR_OK) return false;
+    snprintf(text, sizeof text, "%.9g", kr_tensor_at(y, (int64_t[]){ 1, 1 }));
+    return true;
+}
+
 /* ---- all of them ---- */
 
 typedef struct sized {
@@ -553,6 +566,7 @@ static const sized structs[] = {
     ROW(ROW_BATCH_OPTIONS, row_batch_options, prefill_tokens),
     ROW(ROW_OPTIONS, row_options, constrain_user),
     ROW(BLOCK_KIND_INFO, block_kind_info, user),
+    ROW(RAW_OPTIONS, raw_options, precision),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 

@@ -387,14 +387,15 @@ static void input_gradient(const backward *f, const block *k)
 {
     const kr_conv_bwd_args *a = f->a;
     int64_t s0 = k->at.s0, s1 = k->at.s1;
-    float *g_x = (float *)a->g_x.data + (k->token + s0) * a->nv + k->v0;
+    const int64_t row = a->g_x.row;
+    float *g_x = (float *)a->g_x.data + (k->token + s0) * row + k->v0;
     kr_conv_rows r = { .body = k->g_u_sv,
                        .body_stride = G_CHANNELS,
                        .nk = a->nk,
                        .weight = f->c.weight_kv + (a->nk - 1) * a->nv + k->v0,
                        .weight_stride = -a->nv,
                        .out = g_x,
-                       .out_stride = a->nv,
+                       .out_stride = row,
                        .first = 0,
                        .end = s1 - s0,
                        .nchannels = k->v1 - k->v0 };
@@ -402,8 +403,7 @@ static void input_gradient(const backward *f, const block *k)
     if (!a->g_window_out) return;
     const float *g_window = (const float *)a->g_window_out + (k->at.q * a->nv + k->v0) * a->nk;
     for (int64_t t = kr_larger(s0, k->n - a->nk); t < s1; t++)
-        for (int64_t v = 0; v < k->v1 - k->v0; v++)
-            g_x[(t - s0) * a->nv + v] += g_window[v * a->nk + t - (k->n - a->nk)];
+        for (int64_t v = 0; v < k->v1 - k->v0; v++) g_x[(t - s0) * row + v] += g_window[v * a->nk + t - (k->n - a->nk)];
 }
 
 /* Only the first block of a sequence reaches t < 0. */
@@ -534,7 +534,8 @@ static void add_groups(const void *args, int64_t first, int64_t end, int worker)
 /* Zeros for g_x of the tokens first .. end-1 of [b s]. */
 static void clear_gap(const kr_conv_bwd_args *a, int64_t first, int64_t end)
 {
-    if (first < end) memset((float *)a->g_x.data + first * a->nv, 0, (size_t)((end - first) * a->nv) * sizeof(float));
+    for (int64_t token = first; token < end; token++)
+        memset((float *)a->g_x.data + token * a->g_x.row, 0, (size_t)a->nv * sizeof(float));
 }
 
 static void clear_gaps(const kr_conv_bwd_args *a)

@@ -1,6 +1,6 @@
 /* gate_cpu.c - the gate y = x silu(z) and its gradients g_x = g_y silu(z), g_z = g_y x silu'(z), in f32 vectors.
  *
- *   x, z, g_y [no ni], rows strided;  y, g_x, g_z [no ni] contiguous
+ *   x, z, g_y, g_x, g_z [no ni], rows strided;  y [no ni] contiguous
  * A unit of work is a piece of a row; if all operands are contiguous, their rows are joined into one.
  */
 #include "kernels/cpu/isa.h"
@@ -64,8 +64,8 @@ static void gate_bwd_pieces(const void *args, int64_t first, int64_t end, int wo
         piece p = { .x = (const float *)a->x.data + o * a->x.row + from,
                     .z = (const float *)a->z.data + o * a->z.row + from,
                     .g_y = (const float *)a->g_y.data + o * a->g_y.row + from };
-        if (a->g_x.data) p.g_x = (float *)a->g_x.data + o * a->ni + from;
-        if (a->g_z.data) p.g_z = (float *)a->g_z.data + o * a->ni + from;
+        if (a->g_x.data) p.g_x = (float *)a->g_x.data + o * a->g_x.row + from;
+        if (a->g_z.data) p.g_z = (float *)a->g_z.data + o * a->g_z.row + from;
         for (; i + VF <= n; i += VF) gradients(&p, i, VF);
         if (i < n) gradients(&p, i, n - i);
     }
@@ -74,7 +74,8 @@ static void gate_bwd_pieces(const void *args, int64_t first, int64_t end, int wo
 void KR_FN(gate_bwd)(const kr_gate_bwd_args *args)
 {
     kr_gate_bwd_args a = *args;
-    if (a.x.row == a.ni && a.z.row == a.ni && a.g_y.row == a.ni) {
+    const bool is_dense = (!a.g_x.data || a.g_x.row == a.ni) && (!a.g_z.data || a.g_z.row == a.ni);
+    if (a.x.row == a.ni && a.z.row == a.ni && a.g_y.row == a.ni && is_dense) {
         a.ni *= a.no;
         a.no = 1;
     }

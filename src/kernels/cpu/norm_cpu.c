@@ -228,8 +228,8 @@ static void norm_bwd_blocks(const void *args, int64_t first, int64_t end, int wo
                         .sigmoid = sigmoid + worker * padded(width) };
             if (a->z.data) g.z = (const float *)a->z.data + at + e / a->ng * (a->z.row - a->ni);
             if (a->gain) g.gain = (const float *)a->gain + channel;
-            if (a->g_x.data) g.g_x = (float *)a->g_x.data + at;
-            if (a->g_z.data) g.g_z = (float *)a->g_z.data + at;
+            if (a->g_x.data) g.g_x = (float *)a->g_x.data + at + e / a->ng * (a->g_x.row - a->ni);
+            if (a->g_z.data) g.g_z = (float *)a->g_z.data + at + e / a->ng * (a->g_z.row - a->ni);
             if (g_gain) g.g_gain = g_gain + channel;
             if (!a->z.data) group_gradients(&g, PLAIN);
             else if (a->norm_first) group_gradients(&g, NORM_FIRST);
@@ -260,8 +260,8 @@ static void norm_bwd_single_blocks(const void *args, int64_t first, int64_t end,
                         .width = a->ni,
                         .accumulate = a->accumulate };
             if (a->z.data) g.z = (const float *)a->z.data + row * a->z.row;
-            if (a->g_x.data) g.g_x = (float *)a->g_x.data + at;
-            if (a->g_z.data) g.g_z = (float *)a->g_z.data + at;
+            if (a->g_x.data) g.g_x = (float *)a->g_x.data + row * a->g_x.row;
+            if (a->g_z.data) g.g_z = (float *)a->g_z.data + row * a->g_z.row;
             if (!a->z.data) single_gradients(&g, q, eps, PLAIN);
             else if (a->norm_first) single_gradients(&g, q, eps, NORM_FIRST);
             else single_gradients(&g, q, eps, GATE_FIRST);
