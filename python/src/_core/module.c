@@ -1,0 +1,125 @@
+/* module.c - the module krait._core: its state, types and functions without an object. */
+#include "core.h"
+
+krpy_module *krpy_module_of(PyObject *self)
+{
+    return PyType_GetModuleState(Py_TYPE(self));
+}
+
+static PyObject *info_text(kr_info info)
+{
+    const size_t bytes = kr_info_text(info, NULL, 0);
+    char *text = PyMem_Malloc(bytes + 1);
+    if (!text) return PyErr_NoMemory();
+    kr_info_text(info, text, bytes + 1);
+    PyObject *made = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    PyMem_Free(text);
+    return made;
+}
+
+static PyObject *module_info(PyObject *module, PyObject *name)
+{
+    (void)module;
+    static const char *const names[] = { "cpu_features", "isas", "devices", "kernels", NULL };
+    int which = 0;
+    if (!krpy_get_word("name", name, names, &which)) return NULL;
+    return info_text((kr_info)which);
+}
+
+static PyMethodDef module_methods[] = {
+    { "info", module_info, METH_O,
+      "info(name, /)\n--\n\nA text about machine and library: 'cpu_features', 'isas', 'devices' or 'kernels'." },
+    { "config_defaults", krpy_config_defaults, METH_O,
+      "config_defaults(part, /)\n--\n\nDefaults of the fields of 'mamba1', 'mamba2', 'mamba3', 'layers', 'network'." },
+    { "from_dlpack", krpy_from_dlpack, METH_O,
+      "from_dlpack(object, /)\n--\n\nAn Array over the memory of an object with __dlpack__." },
+    { "op", (PyCFunction)(void (*)(void))krpy_op, METH_FASTCALL | METH_KEYWORDS,
+      "op(tape, name, inputs, *, algorithm=None, chunk_len=None, eps=None, groups=None, norm_before_gate=None, "
+      "silu=None, heads=None, scale=None, split_pairs=None, a_activation=None, a_floor=None, dt_min=None, "
+      "dt_max=None)\n--\n\nRuns an op on arrays of a tape." },
+    { "load_model", (PyCFunction)(void (*)(void))krpy_load_model, METH_FASTCALL | METH_KEYWORDS,
+      "load_model(context, folder, *, tokenizer=None, dtype=None, mmap=None)\n--\n\nLoads a model folder." },
+    { "create_model", (PyCFunction)(void (*)(void))krpy_create_model, METH_FASTCALL | METH_KEYWORDS,
+      "create_model(context, *, family=None, json=None, fields=None, measure=None)\n--\n\nCreates a model." },
+    { 0 },
+};
+
+static bool add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type)
+{
+    *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *type && PyModule_AddType(module, *type) == 0;
+}
+
+static int module_exec(PyObject *module)
+{
+    krpy_module *state = PyModule_GetState(module);
+    const char *testing = getenv("KR_PYTHON_TESTING");
+    state->is_testing = testing && *testing;
+    if (!krpy_errors_init(module, state)) return -1;
+    if (!add_type(module, &krpy_context_spec, &state->context) || !add_type(module, &krpy_array_spec, &state->array) ||
+        !add_type(module, &krpy_tape_spec, &state->tape) || !add_type(module, &krpy_params_spec, &state->params) ||
+        !add_type(module, &krpy_model_spec, &state->model) || !add_type(module, &krpy_state_spec, &state->state) ||
+        !add_type(module, &krpy_tokenizer_spec, &state->tokenizer) ||
+        !add_type(module, &krpy_batch_spec, &state->batch) || !add_type(module, &krpy_block_spec, &state->block))
+        return -1;
+    return PyModule_AddStringConstant(module, "__version__", kr_version());
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    krpy_module *state = PyModule_GetState(module);
+    for (int i = 0; i < KRPY_STATUSES; i++) Py_VISIT(state->errors[i]);
+    Py_VISIT(state->context);
+    Py_VISIT(state->array);
+    Py_VISIT(state->tape);
+    Py_VISIT(state->params);
+    Py_VISIT(state->model);
+    Py_VISIT(state->state);
+    Py_VISIT(state->tokenizer);
+    Py_VISIT(state->batch);
+    Py_VISIT(state->block);
+    return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+    krpy_module *state = PyModule_GetState(module);
+    for (int i = 0; i < KRPY_STATUSES; i++) Py_CLEAR(state->errors[i]);
+    Py_CLEAR(state->context);
+    Py_CLEAR(state->array);
+    Py_CLEAR(state->tape);
+    Py_CLEAR(state->params);
+    Py_CLEAR(state->model);
+    Py_CLEAR(state->state);
+    Py_CLEAR(state->tokenizer);
+    Py_CLEAR(state->batch);
+    Py_CLEAR(state->block);
+    return 0;
+}
+
+static void module_free(void *module)
+{
+    module_clear(module);
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    { Py_mod_exec, module_exec },
+    { 0, NULL },
+};
+
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "krait._core",
+    .m_doc = "The C library of Krait. Programs use the package krait.",
+    .m_size = sizeof(krpy_module),
+    .m_methods = module_methods,
+    .m_slots = module_slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    return PyModuleDef_Init(&module_def);
+}
