@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from ._generate import Generated, GenerateOptions, Generation, Prompt, is_one_pr
 from ._params import Params, empty_gradients
 from ._state import State
 from ._tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ._models import Evaluation
 
 Array = npt.NDArray[Any]
 
@@ -317,6 +320,18 @@ class Model:
         grads = empty_gradients(self.params._core)
         loss, _, _ = self._loss(list(grads.values()), ids, labels, options)
         return loss, grads
+
+    def eval(self, data: Any, **options: Any) -> Evaluation:
+        """How well the model predicts each token of a text from all tokens before it; krait.eval describes the options.
+
+        >>> import krait
+        >>> m = krait.new("mamba2", d_model=16, n_layers=1, vocab_size=256, state_rank=8, per_head_dim=8)
+        >>> m.eval(krait.data.string("to be, or not to be")).tokens
+        18
+        """
+        from ._models import eval as evaluate
+
+        return evaluate(self, data, **options)
 
     # ---- text ----
 
