@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from . import _core
 from . import data as _data
+from ._errors import KraitWarning
 
 
 class TrainOptions(TypedDict, total=False):
@@ -282,6 +284,13 @@ def to_json(
     return members
 
 
+def update_json(path: Path, members: dict[str, Any]) -> None:
+    """Writes the train.json of a resumed run; options of the program that Python does not have stay."""
+    ours = {rule.json_name for rule in RULES.values()} | {"nesterov", "no-nesterov"}
+    old = json.loads(path.read_text(encoding="utf-8"))
+    write_json(path, {**{name: value for name, value in old.items() if name not in ours}, **members})
+
+
 def write_json(path: Path, members: dict[str, Any]) -> None:
     """Writes train.json so that a reader finds the old file or the new one."""
     temporary = path.with_name(path.name + ".new")
@@ -297,6 +306,9 @@ def from_json(path: Path) -> tuple[dict[str, Any], _data.Source | None, _data.So
     for name, default in (("memory-budget", None), ("grad-horizon", -1)):
         if members.get(name, default) != default:
             raise ValueError(f"{path} sets {name}, which Python does not: resume with krait train --resume {path.parent}")
+    if members.get("sample-every"):
+        text = f"{path} sets sample-every, but only the program writes samples.txt: generate them in on_step"
+        warnings.warn(text, KraitWarning, stacklevel=4)
     options: dict[str, Any] = {}
     for name, rule in RULES.items():
         value = members.get(rule.json_name)

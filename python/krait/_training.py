@@ -536,7 +536,11 @@ def _write_options(setup: _Setup) -> None:
     if setup.folder is None:
         return
     members = _options.to_json(setup.options, setup.model_options, setup.source, setup.validation, setup.tokenizer_path)
-    _options.write_json(setup.folder / "train.json", members)
+    path = setup.folder / "train.json"
+    if setup.is_resumed:
+        _options.update_json(path, members)
+    else:
+        _options.write_json(path, members)
 
 
 def _folder_of(model: Model | None) -> Path | None:

@@ -83,6 +83,18 @@ def test_program_resumes_a_run_of_python_and_back(notes, tmp_path):
 
 
 @pytest.mark.slow
+def test_resuming_keeps_options_of_the_program(notes, tmp_path):
+    shape = ["--d-model", 32, "--layers", 1, "-b", 2, "-s", 32]
+    program("train", "--data", notes, "--out", tmp_path / "c", "--steps", 2, "-q", "--sample-every", 2, "--special", *shape)
+    with pytest.warns(krait.KraitWarning, match="only the program writes samples"):
+        krait.Run(tmp_path / "c").resume(steps=4, lr=1e-4, progress=False)
+    members = json.loads((tmp_path / "c" / "train.json").read_text())
+    assert (members["sample-every"], members["steps"], members["lr"], members["special"]) == (2, 4, 1e-4, True)
+    program("train", "--resume", tmp_path / "c", "--steps", 6, "-q")
+    assert "step 6" in (tmp_path / "c" / "samples.txt").read_text()
+
+
+@pytest.mark.slow
 def test_train_json_is_that_of_the_program(notes, tmp_path):
     krait.train(notes, out=tmp_path / "run", steps=2, optimizer="muon", momentum=0.9, nesterov=False, clip_norm=0.5,
                 muon_without=["dt"], eval_every=2, **SMALL)  # fmt: skip
