@@ -4,11 +4,13 @@
  * while they run: a host that does faults at once. What is handed out there holds NaN. "mock" runs a kernel when it is
  * queued, "mock:1" as late as can be, when the host waits: one that reads too early, or gives away what a kernel still
  * needs, gets other results. "mock:2" breaks after a dozen kernels; "mock:3" has 8 MiB and no more. All have one region, as
- * contexts on one GPU have.
+ * contexts on one GPU have; but "mock:3" lends and borrows no memory of the others, as a second GPU.
  */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
 #endif
+#include "tests/mock_device.h"
+
 #include "tests/harness.h"
 
 #include "device/device.h"
@@ -29,20 +31,36 @@ typedef struct block {
 } block;
 
 typedef struct queued {
-    void (*run)(const void *args);
+    void (*run)(const void *args); /* NULL: waits until `count` of `before` have run */
     _Alignas(16) char args[ARGS_BYTES];
+    mock_stream *before;
+    int64_t count;
     struct queued *next;
 } queued;
 
+#define STREAM_MARK UINT32_C(0x57ea4)
+struct mock_stream {
+    uint32_t mark; /* STREAM_MARK, or it is no stream */
+    queued *first, **last;
+    int64_t nqueued, nrun; /* so far */
+};
+
+/* A place in a stream. */
+typedef struct stream_event {
+    mock_stream *stream;
+    int64_t count;
+} stream_event;
+
 typedef struct mock {
     const kr_kernels *host;
-    bool is_late, is_detached; /* is_detached: blocks may outlast the device */
-    int until_broken;          /* kernels; -1: never */
-    size_t used, most;         /* bytes that are handed out; that may be */
-    queued *first, **last;
-    int64_t nqueued, nrun, marks[KR_EVENTS]; /* so far; of them before each mark */
-    bool is_capturing;                       /* what is queued is noted ... */
-    queued *captured;                        /* ... here, the last one first */
+    bool is_late, is_detached;            /* is_detached: blocks may outlast the device */
+    int until_broken;                     /* kernels; -1: never */
+    size_t used, most;                    /* bytes that are handed out; that may be */
+    const kr_device_allocator *allocator; /* NULL: none */
+    mock_stream own, *stream;             /* stream: in use */
+    stream_event marks[KR_EVENTS];
+    bool is_capturing; /* what is queued is noted ... */
+    queued *captured;  /* ... here, the last one first */
 } mock;
 
 /* ---- the region ---- */
@@ -109,24 +127,26 @@ static void end_region(void)
     region.mapped = NULL;
 }
 
-/* The first `count` that were ever queued. */
-static void run_until(mock *m, int64_t count)
+/* The first `count` that were ever queued, each after what it waits for. */
+static void run_until(mock_stream *s, int64_t count)
 {
-    if (m->nrun >= count) return;
+    if (s->nrun >= count) return;
     open_region();
-    for (; m->nrun < count; m->nrun++) {
-        queued *q = m->first;
-        q->run(q->args);
-        m->first = q->next;
+    while (s->nrun < count) {
+        queued *q = s->first;
+        if (q->before) run_until(q->before, q->count);
+        else q->run(q->args);
+        s->first = q->next;
+        if (!s->first) s->last = &s->first;
+        s->nrun++;
         free(q);
     }
-    if (!m->first) m->last = &m->first;
     close_region();
 }
 
 static void run_queue(mock *m)
 {
-    run_until(m, m->nqueued);
+    run_until(m->stream, m->stream->nqueued);
 }
 
 static block *new_block(size_t bytes)
@@ -146,6 +166,7 @@ static void *device_alloc(void *user, size_t bytes, size_t align)
 {
     mock *m = user;
     (void)align;
+    if (m->allocator) return m->allocator->alloc(m->allocator->user, bytes, m->stream);
     if (bytes > region_bytes / 2) return NULL;
     bytes = (bytes + PAGE - 1) / PAGE * PAGE;
     if (bytes > m->most - m->used) return NULL;
@@ -187,31 +208,47 @@ static void device_free(void *user, void *p)
     free_block(m, p);
 }
 
+/* In the order of the stream: kernels that use it may not have run. */
+static void return_to_caller(void *user, void *p, size_t bytes)
+{
+    mock *m = user;
+    CHECK(!m->is_capturing, "device memory was freed while kernels were recorded");
+    m->allocator->free(m->allocator->user, p, bytes, m->stream);
+}
+
 static void detached_free(void *user, void *p)
 {
     (void)user;
     free_block(NULL, p);
 }
 
-static kr_allocator detached(const kr_device *device)
+static void detached_return(void *user, void *p, size_t bytes)
 {
-    ((mock *)device->handle)->is_detached = true;
-    return (kr_allocator){ NULL, detached_free, NULL };
+    const kr_device_allocator *allocator = user;
+    allocator->free(allocator->user, p, bytes, KR_STREAM_LEGACY);
+}
+
+static void detach(const kr_device *device, kr_memory *branch)
+{
+    mock *m = device->handle;
+    m->is_detached = true;
+    branch->hooks = (kr_allocator){ NULL, detached_free, (void *)(uintptr_t)m->allocator };
+    if (m->allocator) branch->release = detached_return;
 }
 
 /* ---- device functions ---- */
 
 /* ---- the queue ---- */
 
-static void append(mock *m, const queued *what)
+static void append(mock_stream *s, const queued *what)
 {
     queued *q = malloc(sizeof *q);
     if (!q) abort();
     *q = *what;
     q->next = NULL;
-    *m->last = q;
-    m->last = &q->next;
-    m->nqueued++;
+    *s->last = q;
+    s->last = &q->next;
+    s->nqueued++;
 }
 
 static void queue(mock *m, void (*run)(const void *), const void *args, size_t bytes)
@@ -226,7 +263,7 @@ static void queue(mock *m, void (*run)(const void *), const void *args, size_t b
         *m->captured = q;
         return;
     }
-    append(m, &q);
+    append(m->stream, &q);
     if (!m->is_late) run_queue(m);
 }
 
@@ -252,6 +289,18 @@ static bool holds(const kr_device *device, const void *p)
 {
     (void)device;
     return (const char *)p >= region.begin && (const char *)p < region.begin + region_bytes;
+}
+
+static bool owns(const kr_device *device, const void *p)
+{
+    const mock *m = device->handle;
+    bool is_owned = true;
+    pthread_mutex_lock(&region_lock);
+    for (const block *b = region.blocks; b; b = b->next)
+        if ((const char *)p >= b->data && (const char *)p < b->data + b->bytes && b->owner)
+            is_owned = (b->owner->most == region_bytes) == (m->most == region_bytes);
+    pthread_mutex_unlock(&region_lock);
+    return is_owned;
 }
 
 static const char *move(kr_device *device, void *to, const void *from, size_t bytes)
@@ -280,15 +329,103 @@ static const char *wait(kr_device *device)
 static const char *record_event(kr_device *device, int which)
 {
     mock *m = device->handle;
-    m->marks[which] = m->nqueued;
+    m->marks[which] = (stream_event){ m->stream, m->stream->nqueued };
     return NULL;
 }
 
 static const char *wait_event(kr_device *device, int which)
 {
     mock *m = device->handle;
-    run_until(m, m->marks[which]);
+    run_until(m->marks[which].stream, m->marks[which].count);
     return NULL;
+}
+
+/* ---- streams ---- */
+
+static void init_stream(mock_stream *s)
+{
+    *s = (mock_stream){ .mark = STREAM_MARK, .last = &s->first };
+}
+
+/* Of all contexts, as that of a GPU is. */
+static mock_stream *legacy_stream(void)
+{
+    static mock_stream legacy;
+    if (!legacy.last) init_stream(&legacy);
+    return &legacy;
+}
+
+static const char *use_stream(kr_device *device, void *stream)
+{
+    mock *m = device->handle;
+    mock_stream *next = !stream                                                        ? &m->own
+                        : stream == KR_STREAM_LEGACY || stream == KR_STREAM_PER_THREAD ? legacy_stream()
+                                                                                       : stream;
+    if (next->mark != STREAM_MARK) return "it is no stream";
+    if (next == m->stream) return NULL;
+    append(next, &(queued){ .before = m->stream, .count = m->stream->nqueued });
+    m->stream = next;
+    device->stream = next;
+    return NULL;
+}
+
+mock_stream *mock_stream_create(void)
+{
+    mock_stream *s = malloc(sizeof *s);
+    if (!s) abort();
+    init_stream(s);
+    return s;
+}
+
+void mock_stream_destroy(mock_stream *s)
+{
+    CHECK(s->nrun == s->nqueued, "a stream with work in it is destroyed");
+    free(s);
+}
+
+typedef struct program_work {
+    void (*run)(void *user);
+    void *user;
+} program_work;
+
+static void run_work(const void *args)
+{
+    const program_work *work = args;
+    work->run(work->user);
+}
+
+void mock_stream_queue(mock_stream *s, void (*run)(void *user), void *user)
+{
+    queued q = { .run = run_work };
+    const program_work work = { run, user };
+    memcpy(q.args, &work, sizeof work);
+    append(s, &q);
+}
+
+void mock_stream_wait(mock_stream *s)
+{
+    run_until(s, s->nqueued);
+}
+
+int64_t mock_stream_waiting(const mock_stream *s)
+{
+    return s->nqueued - s->nrun;
+}
+
+void *mock_memory_alloc(size_t bytes)
+{
+    mock none = { .most = region_bytes };
+    char *p = device_alloc(&none, bytes, 64);
+    pthread_mutex_lock(&region_lock);
+    for (block *b = region.blocks; b; b = b->next)
+        if (b->data == p) b->owner = NULL;
+    pthread_mutex_unlock(&region_lock);
+    return p;
+}
+
+void mock_memory_free(void *p)
+{
+    free_block(NULL, p);
 }
 
 static const char *check(kr_device *device)
@@ -360,22 +497,24 @@ static void *capture_end(kr_device *device, int64_t *launches)
 static const char *launch_graph(kr_device *device, void *captured)
 {
     mock *m = device->handle;
-    for (const queued *q = captured; q; q = q->next) append(m, q);
+    for (const queued *q = captured; q; q = q->next) append(m->stream, q);
     if (!m->is_late) run_queue(m);
     return NULL;
 }
 
 static const kr_device_ops vtable = { .holds = holds,
+                                      .owns = owns,
                                       .upload = move,
                                       .download = move,
                                       .copy = copy,
                                       .wait = wait,
                                       .record_event = record_event,
                                       .wait_event = wait_event,
+                                      .use_stream = use_stream,
                                       .check = check,
                                       .memory_info = memory_info,
                                       .close = close,
-                                      .detached = detached,
+                                      .detach = detach,
                                       .capture_begin = capture_begin,
                                       .capture_end = capture_end,
                                       .launch_graph = launch_graph,
@@ -465,13 +604,17 @@ static bool open(kr_ctx *ctx, kr_device *device, int number)
     m->host = device->host;
     m->is_late = number == 1;
     m->until_broken = number == 2 ? 12 : -1;
+    m->allocator = device->allocator;
     m->most = number == 3 ? (size_t)8 << 20 : region_bytes;
-    m->last = &m->first;
+    init_stream(&m->own);
+    m->stream = &m->own;
+    device->stream = m->stream;
     device->vtable = &vtable;
     device->lists = m->is_late ? &lists : NULL;
     device->handle = device->own = m;
     kr_memory_init(&device->device_memory, &(kr_allocator){ device_alloc, device_free, m });
     device->device_memory.zero = device_zero;
+    if (m->allocator) device->device_memory.release = return_to_caller;
     kr_memory_init(&device->shared, NULL);
     fill_table(&device->kernels, device->host);
     static const char *const names[] = { "mock:0 runs at once", "mock:1 runs late", "mock:2 breaks",

@@ -35,6 +35,19 @@ typedef struct kr_allocator {
     void *user;
 } kr_allocator;
 
+/* Hooks for the memory of a GPU, so that one pool serves a context and the rest of a program. alloc returns `bytes` bytes,
+ * aligned to 256, or NULL; the context may use them in the order of `stream` only. free takes them back with their size;
+ * everything that uses them has been queued on `stream` or runs before it, and may not have run yet. `stream` is the one
+ * that the context uses at that moment (kr_ctx_use_stream), a cudaStream_t. The thread that uses the context calls them,
+ * except for shared weights: the thread that destroys the last handle frees these, possibly after the context, when they
+ * are not in use any more, with KR_STREAM_LEGACY. */
+typedef struct kr_device_allocator {
+    void *(*alloc)(void *user, size_t bytes, void *stream);
+    void (*free)(void *user, void *p, size_t bytes, void *stream);
+    void *user;
+    void *reserved[3]; /* must be NULL; for later versions */
+} kr_device_allocator;
+
 typedef enum kr_log_level { KR_LOG_INFO = 0, KR_LOG_WARNING = 1 } kr_log_level;
 
 /* Precision of matrix products, including the SSD core. EXACT: f32 operands, f32 accumulation. TF32, BF16: a device
@@ -67,6 +80,10 @@ typedef struct kr_ctx_options {
     /* NULL: KR_BACKEND, or none. Backends (backend.h), separated by commas: names of registered ones, and paths of
      * shared objects, which contain a '/'; later ones replace kernels of earlier ones. "": none. */
     const char *backend;
+    void *stream; /* of a GPU: the first stream, as for kr_ctx_use_stream; NULL: the context's own */
+    /* Of a GPU: where all of its device memory comes from. NULL: a pool of the driver's. It must be valid until the
+     * context and, with shared weights, their last handle have been destroyed. */
+    const kr_device_allocator *device_allocator;
 } kr_ctx_options;
 
 /* Fills in the defaults for exactly the fields that this caller was compiled with. */
@@ -136,6 +153,27 @@ KR_API_INLINE kr_precision kr_ctx_precision(const kr_ctx *ctx)
  * of the context, KR_ERR_DEVICE if an op failed. A device error is permanent: kr_ctx_clear does not remove it, and
  * every later call returns it. Returns at once on the CPU. */
 KR_API kr_status kr_ctx_wait(kr_ctx *ctx);
+
+/* Streams with names of their own: CUDA's legacy default stream, and its default stream of each thread. */
+#define KR_STREAM_LEGACY ((void *)1)
+#define KR_STREAM_PER_THREAD ((void *)2)
+
+/* Queues the work of the following calls on `stream`: a cudaStream_t of the context's GPU, one of the above, or NULL for
+ * the context's own stream, which does not synchronise with the legacy default stream. Work that is queued already runs
+ * first: the new stream waits for an event of the old one, and the host does not wait. The device memory of the context
+ * stays with it. Does nothing if the context uses that stream already.
+ *
+ * Ownership: the stream is the caller's, and must exist until the context uses another one or is destroyed. Kernels of
+ * one context share counters on the device, so its work never runs on two streams at once: also launch a CUDA graph that
+ * was captured from calls of this context only in the order of the stream that it uses.
+ *
+ * While the caller captures `stream` or the old stream, work of the two cannot be ordered by an event: the host waits for
+ * the old stream if only the new one is captured, and work that is being captured is not waited for.
+ *
+ * Errors: KR_ERR_ARG if the stream is not one of the GPU; the old one is still in use. KR_ERR_UNSUPPORTED on the CPU and
+ * on devices without streams, unless the stream is NULL. KR_ERR_STATE from a function that the library calls while it
+ * captures a decode step. */
+KR_API kr_status kr_ctx_use_stream(kr_ctx *ctx, void *stream);
 
 /* The kernel set that runs a kernel in f32: "avx512", "avx2", "ref" or "cuda", or the name of a backend. NULL for an
  * unknown name and for a kernel that the device lacks. kr_ctx_kernel(ctx, "ssd") names the set of the fused SSD core. */

@@ -142,6 +142,11 @@ typedef struct kr_load_options {
  * copied. */
 KR_API kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_options *options);
 
+/* Loads a model from memory: the text of config.json, and the bytes of one safetensors or torch file. Both are copied and
+ * may be untrusted. Token ids are those of config.json. */
+KR_API kr_model *kr_model_load_memory(kr_ctx *ctx, const char *config, size_t config_bytes, const void *weights,
+                                      size_t weights_bytes, const kr_load_options *options);
+
 /* Creates a model in `ctx` over the weights of another one, as kr_network_share does for its network, with the same
  * ownership, thread safety and errors. */
 KR_API kr_model *kr_model_share(kr_ctx *ctx, const kr_model *model);
@@ -175,6 +180,14 @@ typedef struct kr_save_options {
 /* Writes config.json, the weights and, if there are token ids, generation_config.json to a folder, which is created if
  * absent. Weights are written first and config.json last; each write is atomic. NULL options: all defaults. */
 KR_API KR_MUST_CHECK kr_status kr_model_save(const kr_model *model, const char *folder, const kr_save_options *options);
+
+/* Writes config.json and the file with the weights to the caller's memory: the same bytes as kr_model_save, in one file
+ * (max_shard_bytes is 0). *config_needed and *weights_needed are the sizes; config or weights NULL: that part is only
+ * measured. config is not zero-terminated. In the official layout token ids are not in config.json: save them yourself,
+ * or use KR_LAYOUT_HF. KR_ERR_ARG if a memory is too small; after an error the contents of both are undefined. */
+KR_API KR_MUST_CHECK kr_status kr_model_save_memory(const kr_model *model, const kr_save_options *options, char *config,
+                                                    size_t config_bytes, size_t *config_needed, void *weights,
+                                                    size_t weights_bytes, size_t *weights_needed);
 
 /* ---- inspection without loading ---- */
 

@@ -122,6 +122,13 @@ KR_API kr_status kr_state_announce(kr_state *state, int64_t full_len);
 KR_API KR_MUST_CHECK kr_status kr_state_save(const kr_state *state, const kr_network *net, const char *path);
 KR_API kr_state *kr_state_load(kr_ctx *ctx, const kr_network *net, const char *path);
 
+/* The same with the bytes of the file in the caller's memory. *needed is their number; out NULL: the state is only
+ * measured. KR_ERR_ARG if the memory is too small; after an error its contents are undefined. Loading keeps no reference
+ * to the memory, and untrusted bytes are safe. */
+KR_API KR_MUST_CHECK kr_status kr_state_save_memory(const kr_state *state, const kr_network *net, void *out,
+                                                    size_t bytes, size_t *needed);
+KR_API kr_state *kr_state_load_memory(kr_ctx *ctx, const kr_network *net, const void *data, size_t bytes);
+
 /* ==== Class tokens ====
  *
  * Class tokens: learned rows inserted into a sequence at given positions.

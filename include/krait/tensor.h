@@ -176,7 +176,11 @@ KR_API_INLINE kr_status kr_param_uniform(kr_tensor *param, double low, double hi
 }
 
 /* A constant over the caller's memory, without a copy, with the given strides in elements (NULL: row-major). The memory
- * must stay valid until the tape is reset. A device that cannot access it gets a row-major copy. */
+ * must stay valid and unchanged until the tape is reset and, on a GPU, the queued kernels have run: freeing or writing
+ * it later in the order of the context's stream is enough (kr_ctx_use_stream).
+ *
+ * With a GPU, floats in device memory of the context's GPU are used where they are; floats in host memory, and integers,
+ * get a row-major copy. KR_ERR_ARG for memory of another GPU. */
 KR_API kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int64_t *strides, const void *data);
 
 /* New tensors on the tape, without a gradient (kr_input in tape.h creates leaves with one). */

@@ -118,6 +118,11 @@ KR_API kr_status kr_tensor_writer_add_metadata(kr_tensor_writer *writer, const c
 KR_API KR_MUST_CHECK kr_status kr_tensor_writer_save(const kr_tensor_writer *writer, const char *path,
                                                      kr_container container);
 
+/* Writes the bytes of that file to the caller's memory, of `bytes` bytes. *needed is the size of the file; out NULL:
+ * nothing else happens. KR_ERR_ARG if the memory is too small; after an error its contents are undefined. */
+KR_API KR_MUST_CHECK kr_status kr_tensor_writer_save_memory(const kr_tensor_writer *writer, kr_container container,
+                                                            void *out, size_t bytes, size_t *needed);
+
 /* Writes files with the names that kr_tensor_file_open searches for to an existing folder, and removes files of an
  * earlier save that would be found first. Shards hold at most max_shard_bytes of tensors each (at least one tensor; 0:
  * a single file) and are listed in an index, which is written last. No file is renamed to its final name before all of

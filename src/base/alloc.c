@@ -123,5 +123,7 @@ void kr_memory_free(kr_memory *memory, void *p, size_t bytes)
         m->stats.live_bytes -= bytes;
         m->stats.live_blocks--;
     }
-    if (!kr_memory_is_parents(memory)) memory->hooks.free(memory->hooks.user, p);
+    if (kr_memory_is_parents(memory)) return;
+    if (memory->release) memory->release(memory->hooks.user, p, bytes ? bytes : 1);
+    else memory->hooks.free(memory->hooks.user, p);
 }

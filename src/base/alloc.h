@@ -10,6 +10,7 @@
 
 typedef struct kr_memory {
     kr_allocator hooks;
+    void (*release)(void *user, void *p, size_t bytes); /* instead of hooks.free; NULL: none */
     void (*zero)(void *user, void *p, size_t bytes); /* NULL: memset. For device memory, which the host cannot write */
     kr_memory_stats stats;
     size_t refused;               /* bytes of the last refused allocation; 0: none since the last report */

@@ -113,10 +113,10 @@ static void forget(kr_device *device, const void *p)
     remove_block(device->handle, p);
 }
 
-static kr_allocator detached(const kr_device *device)
+static void detach(const kr_device *device, kr_memory *branch)
 {
     const outside *o = device->handle;
-    return (kr_allocator){ NULL, o->verbs->free_detached, o->verbs->user };
+    branch->hooks = (kr_allocator){ NULL, o->verbs->free_detached, o->verbs->user };
 }
 
 static void *shared_alloc(void *user, size_t bytes, size_t align)
@@ -221,7 +221,7 @@ static const kr_device_ops vtable = { .holds = holds,
                                       .check = check,
                                       .memory_info = memory_info,
                                       .close = close,
-                                      .detached = detached,
+                                      .detach = detach,
                                       .may_share = may_share,
                                       .import = import,
                                       .forget = forget };
@@ -229,6 +229,10 @@ static const kr_device_ops vtable = { .holds = holds,
 bool kr_backend_device_open(kr_ctx *ctx, kr_device *device, const kr_backend_info *info, int number)
 {
     const char *name = NULL;
+    if (!kr_require(ctx, !device->allocator, KR_ERR_UNSUPPORTED,
+                    "ctx: device %s:%d: device_allocator is set, but a backend's device has its own memory", info->name,
+                    number))
+        return false;
     outside *o = kr_memory_alloc_zeroed(&ctx->memory, sizeof *o);
     if (!kr_require(ctx, o != NULL, KR_ERR_NOMEM, "ctx: device %s:%d: no memory for a device", info->name, number))
         return false;

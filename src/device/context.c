@@ -99,7 +99,7 @@ static bool set_up(kr_ctx *ctx, const kr_ctx_options *options)
     if (!pick_threads(ctx, options->threads, &threads) || !pick_pinning(ctx, options->pin_threads, &pins)) return false;
     const kr_kernels *last = pick_isa(ctx, options->isa, features);
     if (!last) return false;
-    if (!kr_device_open(ctx, options->device, options->backend, last, features) ||
+    if (!kr_device_open(ctx, options, last, features) ||
         !pick_precision(ctx, options->precision, &ctx->device->precision))
         return false;
     ctx->pool = kr_pool_create(&ctx->memory, threads, pins);

@@ -168,6 +168,12 @@ bool kr_ctx_on_device(const kr_ctx *ctx)
     return ctx->device->vtable != NULL;
 }
 
+bool kr_device_owns(const kr_ctx *ctx, const void *p)
+{
+    const kr_device *device = ctx->device;
+    return kr_on_device(ctx, p) && (!device->vtable->owns || device->vtable->owns(device, p));
+}
+
 kr_memory *kr_float_memory(kr_ctx *ctx)
 {
     return ctx->device->vtable ? &ctx->device->device_memory : &ctx->memory;

@@ -25,6 +25,8 @@ typedef struct kr_device_ops {
     void (*enter)(const kr_device *device);                 /* before this thread queues kernels; NULL: nothing to do */
     bool (*holds)(const kr_device *device, const void *p);  /* is p in its device memory? */
     bool (*shares)(const kr_device *device, const void *p); /* do host and kernels read p? NULL: unknown */
+    bool (*owns)(const kr_device *device,
+                 const void *p); /* of what some device holds: can its kernels read p? NULL: yes */
     const char *(*upload)(kr_device *device, void *device_memory, const void *host,
                           size_t bytes); /* host may change afterwards */
     const char *(*download)(kr_device *device, void *host, const void *device_memory, size_t bytes);
@@ -32,14 +34,17 @@ typedef struct kr_device_ops {
     const char *(*wait)(kr_device *device); /* until everything queued has run */
     const char *(*record_event)(kr_device *device,
                                 int event); /* after the work queued until now, as one of KR_EVENTS ... */
-    const char *(*wait_event)(kr_device *device, int event);                 /* ... until that has run */
+    const char *(*wait_event)(kr_device *device, int event); /* ... until that has run */
+    /* Queues what follows on a stream of the caller's (kr_ctx_use_stream), after what is queued; NULL: the device's own. The
+     * device sets its `stream`. After an error nothing has changed. NULL: there are no streams. */
+    const char *(*use_stream)(kr_device *device, void *stream);
     const char *(*check)(kr_device *device);                                 /* for errors of the kernel queued last */
     bool (*memory_info)(const kr_device *device, size_t *free, size_t *all); /* bytes of device memory; NULL: unknown */
     void (*close)(kr_device *device);
 
-    /* An allocator whose `free` takes this device's memory on any thread, also after the device has been closed; it waits for
-     * everything queued. Its `alloc` is NULL. */
-    kr_allocator (*detached)(const kr_device *device);
+    /* Gives a branch of device_memory hooks that free on any thread, also after the device has been closed, and that wait
+     * for everything queued. It allocates nothing afterwards. */
+    void (*detach)(const kr_device *device, kr_memory *branch);
 
     /* Can memory of `owner`, a device of the same name, be read by kernels of this one, and be detached? NULL: yes. */
     bool (*may_share)(const kr_device *device, const kr_device *owner);
@@ -109,11 +114,12 @@ struct kr_device {
 
     /* of a device */
     kr_memory device_memory, shared;
-    kr_arena scratch;               /* of kernels */
-    void *stream, *own;             /* for kr_exec */
-    void *handle;                   /* of the device operations */
-    struct kr_device_access access; /* the context's device access */
-    char *host_stage;               /* pinned: KR_RESULTS results, then a staging block */
+    kr_arena scratch;                     /* of kernels */
+    const kr_device_allocator *allocator; /* of the options; NULL: the device's own */
+    void *stream, *own;                   /* for kr_exec */
+    void *handle;                         /* of the device operations */
+    struct kr_device_access access;       /* the context's device access */
+    char *host_stage;                     /* pinned: KR_RESULTS results, then a staging block */
     char *device_stage;
     const char *asked_kernel, *last_kernel; /* to be queued; queued last. For messages */
     const char *op, *last_op;               /* being computed, NULL between ops; the last one. For messages */
@@ -142,6 +148,9 @@ bool kr_ctx_on_device(const kr_ctx *ctx);
 /* Do this context's f32 kernels take an operand in that type, besides their own? operand: kernel_operand of
  * kernels/accepts.def, such as matmul_b. */
 #define kr_accepts(ctx, operand, dtype) (((ctx)->device->kernels.accepts.operand & KR_DTYPE_BIT(dtype)) != 0)
+
+/* Is p in device memory that kernels of this context may use where it is? On the CPU nothing is. */
+bool kr_device_owns(const kr_ctx *ctx, const void *p);
 
 /* Memory of this context's floats, and memory shared by host and kernels; on the CPU both are its host memory. */
 kr_memory *kr_float_memory(kr_ctx *ctx);
@@ -254,9 +263,9 @@ size_t kr_devices_write(char *text, size_t bytes);
 /* One more, which test programs may set before they create a context; NULL. */
 extern const kr_device_kind *kr_device_kind_of_tests;
 
-/* Opens the context's device: `asked` ("cpu", "cuda:0"; NULL: KR_DEVICE, else cpu) on top of the CPU kernels, with the
- * backends (NULL: KR_BACKEND). */
-bool kr_device_open(kr_ctx *ctx, const char *asked, const char *backends, const kr_kernels *last, uint64_t features);
+/* Opens the context's device on top of the CPU kernels: device ("cpu", "cuda:0"; NULL: KR_DEVICE, else cpu), backend
+ * (NULL: KR_BACKEND) and stream of the options. */
+bool kr_device_open(kr_ctx *ctx, const kr_ctx_options *options, const kr_kernels *last, uint64_t features);
 void kr_device_close(kr_ctx *ctx);
 
 #endif

@@ -1,8 +1,13 @@
 /* device_cuda.c - an NVIDIA GPU through the CUDA runtime, which is linked statically: a build with it starts on machines
  * without a driver, and says why there is no device.
  *
- * One stream and one stream-ordered memory pool per context. Shared memory is pinned host memory: kernels read it at the
- * same address.
+ * One stream-ordered memory pool per context, and one stream at a time: its own, or one of the caller's. Shared memory is
+ * pinned host memory: kernels read it at the same address.
+ *
+ * The counters of grid-wide kernels (kr_cuda.arrivals) and the scratch memory exist once per context. That is enough, since
+ * everything that uses them is queued on `stream`, and a new stream waits for an event that is recorded behind all of it
+ * (use_stream): of two kernels of a context one has always ended before the other begins, or, with PDL, before the other
+ * passes its wait.
  */
 #include "device/device.h"
 
@@ -13,12 +18,18 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { COUNTERS_BYTES = (KR_CUDA_ARRIVALS + KR_CUDA_TICKETS) * sizeof(uint64_t) };
+
 typedef struct cuda {
     kr_cuda shown; /* passed to kernels */
     kr_memory *memory;
-    cudaStream_t stream;
+    const kr_device_allocator *allocator; /* NULL: none */
+    cudaStream_t stream;                  /* in use */
+    cudaStream_t own;                     /* the context's own */
+    cudaStream_t outer;                   /* is_capturing: the one to return to */
+    cudaEvent_t order;                    /* of use_stream */
     cudaEvent_t marks[KR_EVENTS];
-    cudaMemPool_t pool; /* NULL: not supported by the device, memory comes from the runtime */
+    cudaMemPool_t pool; /* NULL: not supported by the device, or not needed; memory comes from the runtime */
     cudaStream_t aside; /* for allocations while the stream is capturing; created when needed */
     bool is_capturing, capture_failed;
 } cuda;
@@ -39,21 +50,89 @@ static void enter(const kr_device *device)
     cudaSetDevice(((const cuda *)device->handle)->shown.number);
 }
 
+/* ---- streams ---- */
+
+/* Is the caller capturing the stream? */
+static bool is_captured(cudaStream_t stream)
+{
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status == cudaStreamCaptureStatusActive;
+    cudaGetLastError();
+    return false;
+}
+
+/* Waits for a stream, also while another one is captured in a mode that forbids this thread to wait. */
+static cudaError_t wait_outside(cudaStream_t stream)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    const cudaError_t error = cudaStreamSynchronize(stream);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    return error;
+}
+
+/* `to` runs after all that is queued on `from`. An event cannot lead into a capture or out of it. */
+static cudaError_t put_behind(const cuda *c, cudaStream_t to, cudaStream_t from)
+{
+    const bool to_graph = is_captured(to), from_graph = is_captured(from);
+    if (to_graph != from_graph) return to_graph ? wait_outside(from) : cudaSuccess;
+    const cudaError_t error = cudaEventRecord(c->order, from);
+    return error == cudaSuccess ? cudaStreamWaitEvent(to, c->order, 0) : error;
+}
+
+static const char *reason_and_forget(cudaError_t error)
+{
+    if (error != cudaSuccess) cudaGetLastError();
+    return reason(error);
+}
+
+static const char *use_stream(kr_device *device, void *stream)
+{
+    cuda *c = device->handle;
+    const cudaStream_t next = stream ? stream : c->own;
+    if (next == c->stream) return NULL;
+    enter(device);
+    /* an event of this GPU is recorded by streams of this GPU only */
+    cudaError_t error = is_captured(next) ? cudaSuccess : cudaEventRecord(c->order, next);
+    if (error == cudaSuccess) error = put_behind(c, next, c->stream);
+    if (error != cudaSuccess) return reason_and_forget(error);
+    c->stream = next;
+    c->shown.is_shared = next != c->own;
+    device->stream = next;
+    return NULL;
+}
+
 /* ---- memory ---- */
 
-/* A capturing stream cannot allocate: another stream does, and is waited for. */
+/* A stream that is being captured cannot allocate memory that outlives the graph: another one does, and is waited for. */
+static bool allocates_aside(const cuda *c)
+{
+    return c->is_capturing || (c->stream != c->own && is_captured(c->stream));
+}
+
+static cudaError_t make_aside(cuda *c)
+{
+    return c->aside ? cudaSuccess : cudaStreamCreateWithFlags(&c->aside, cudaStreamNonBlocking);
+}
+
 static cudaError_t alloc_aside(cuda *c, void **p, size_t bytes)
 {
-    cudaError_t error = c->aside ? cudaSuccess : cudaStreamCreateWithFlags(&c->aside, cudaStreamNonBlocking);
+    cudaError_t error = make_aside(c);
     if (error == cudaSuccess) error = cudaMallocFromPoolAsync(p, bytes, c->pool, c->aside);
-    return error == cudaSuccess ? cudaStreamSynchronize(c->aside) : error;
+    return error == cudaSuccess ? wait_outside(c->aside) : error;
 }
 
 static cudaError_t ask(cuda *c, void **p, size_t bytes)
 {
-    return !c->pool          ? cudaMalloc(p, bytes)
-           : c->is_capturing ? alloc_aside(c, p, bytes)
-                             : cudaMallocFromPoolAsync(p, bytes, c->pool, c->stream);
+    return !c->pool             ? cudaMalloc(p, bytes)
+           : allocates_aside(c) ? alloc_aside(c, p, bytes)
+                                : cudaMallocFromPoolAsync(p, bytes, c->pool, c->stream);
+}
+
+/* The stream for which the caller's allocator allocates: not the one that is captured. */
+static void *stream_of_memory(const cuda *c)
+{
+    return c->is_capturing ? c->outer : c->stream;
 }
 
 static void *device_alloc(void *user, size_t bytes, size_t align)
@@ -62,8 +141,9 @@ static void *device_alloc(void *user, size_t bytes, size_t align)
     void *p = NULL;
     (void)align; /* 256 bytes at least */
     cudaSetDevice(c->shown.number);
+    if (c->allocator) return c->allocator->alloc(c->allocator->user, bytes, stream_of_memory(c));
     cudaError_t error = ask(c, &p, bytes);
-    if (error == cudaErrorMemoryAllocation && c->pool && !c->is_capturing) {
+    if (error == cudaErrorMemoryAllocation && c->pool && !allocates_aside(c)) {
         /* freed memory may be fragmented, or wait for its stream */
         cudaGetLastError();
         cudaStreamSynchronize(c->stream);
@@ -81,7 +161,15 @@ static void device_free(void *user, void *p)
     cudaSetDevice(c->shown.number);
     c->capture_failed = true; /* the captured graph may use it */
     if (!c->pool) cudaFree(p);
-    else cudaFreeAsync(p, c->is_capturing && c->aside ? c->aside : c->stream);
+    else cudaFreeAsync(p, allocates_aside(c) && make_aside(c) == cudaSuccess ? c->aside : c->stream);
+}
+
+static void return_to_caller(void *user, void *p, size_t bytes)
+{
+    cuda *c = user;
+    cudaSetDevice(c->shown.number);
+    c->capture_failed = true;
+    c->allocator->free(c->allocator->user, p, bytes, stream_of_memory(c));
 }
 
 /* Pool memory stays valid after its pool and its stream have been destroyed. The user is the number of the GPU. */
@@ -91,9 +179,25 @@ static void detached_free(void *user, void *p)
     cudaFree(p);
 }
 
-static kr_allocator detached(const kr_device *device)
+/* Nothing uses the memory once its GPU has run what is queued. The user is the caller's allocator. */
+static void detached_return(void *user, void *p, size_t bytes)
 {
-    return (kr_allocator){ NULL, detached_free, (void *)(intptr_t)((const cuda *)device->handle)->shown.number };
+    const kr_device_allocator *allocator = user;
+    struct cudaPointerAttributes about;
+    if (cudaPointerGetAttributes(&about, p) == cudaSuccess) cudaSetDevice(about.device);
+    cudaDeviceSynchronize();
+    allocator->free(allocator->user, p, bytes, KR_STREAM_LEGACY);
+}
+
+static void detach(const kr_device *device, kr_memory *branch)
+{
+    const cuda *c = device->handle;
+    if (!c->allocator) {
+        branch->hooks = (kr_allocator){ NULL, detached_free, (void *)(intptr_t)c->shown.number };
+        return;
+    }
+    branch->hooks = (kr_allocator){ NULL, NULL, (void *)(uintptr_t)c->allocator };
+    branch->release = detached_return;
 }
 
 static void device_zero(void *user, void *p, size_t bytes)
@@ -128,6 +232,15 @@ static bool holds(const kr_device *device, const void *p)
     struct cudaPointerAttributes about;
     enter(device);
     if (cudaPointerGetAttributes(&about, p) == cudaSuccess) return about.type == cudaMemoryTypeDevice;
+    cudaGetLastError();
+    return false;
+}
+
+static bool owns(const kr_device *device, const void *p)
+{
+    struct cudaPointerAttributes about;
+    if (cudaPointerGetAttributes(&about, p) == cudaSuccess)
+        return about.device == ((const cuda *)device->handle)->shown.number;
     cudaGetLastError();
     return false;
 }
@@ -211,12 +324,14 @@ static bool memory_info(const kr_device *device, size_t *free, size_t *all)
 /* Releases everything that set_up created, also after a partial failure. */
 static void tear_down(cuda *c)
 {
-    cudaFree(c->shown.arrivals);
+    if (!c->allocator) cudaFree(c->shown.arrivals);
+    else if (c->shown.arrivals) c->allocator->free(c->allocator->user, c->shown.arrivals, COUNTERS_BYTES, c->stream);
     for (int i = 0; i < KR_EVENTS; i++)
         if (c->marks[i]) cudaEventDestroy(c->marks[i]);
+    if (c->order) cudaEventDestroy(c->order);
     if (c->pool) cudaMemPoolDestroy(c->pool);
     if (c->aside) cudaStreamDestroy(c->aside);
-    if (c->stream) cudaStreamDestroy(c->stream);
+    if (c->own) cudaStreamDestroy(c->own);
 }
 
 static void close_device(kr_device *device)
@@ -230,14 +345,19 @@ static void close_device(kr_device *device)
 
 /* ---- graph capture ---- */
 
+/* On the context's own stream: others may queue work on the caller's, and the legacy default stream cannot be captured. */
 static const char *capture_begin(kr_device *device)
 {
     cuda *c = device->handle;
     enter(device);
-    const cudaError_t error = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed);
+    const cudaError_t error = cudaStreamBeginCapture(c->own, cudaStreamCaptureModeRelaxed);
     c->is_capturing = error == cudaSuccess;
     c->capture_failed = false;
-    return reason(error);
+    if (error != cudaSuccess) return reason(error);
+    c->outer = c->stream;
+    device->stream = c->stream = c->own;
+    c->shown.is_shared = false; /* the graph begins when all before it has ended */
+    return NULL;
 }
 
 static int64_t count_kernels(cudaGraph_t graph)
@@ -260,7 +380,9 @@ static void *capture_end(kr_device *device, int64_t *launches)
     cudaGraph_t graph = NULL;
     enter(device);
     c->is_capturing = false;
-    const cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
+    const cudaError_t error = cudaStreamEndCapture(c->own, &graph);
+    device->stream = c->stream = c->outer;
+    c->shown.is_shared = c->stream != c->own;
     if (r && error == cudaSuccess && !c->capture_failed && cudaGraphInstantiate(&r->exec, graph, 0) == cudaSuccess) {
         r->graph = graph;
         *launches = count_kernels(graph);
@@ -291,6 +413,7 @@ static void destroy_graph(kr_device *device, void *captured)
 
 static const kr_device_ops vtable = { .enter = enter,
                                       .holds = holds,
+                                      .owns = owns,
                                       .shares = shares,
                                       .upload = upload,
                                       .download = download,
@@ -298,10 +421,11 @@ static const kr_device_ops vtable = { .enter = enter,
                                       .wait = wait_for,
                                       .record_event = record_event,
                                       .wait_event = wait_event,
+                                      .use_stream = use_stream,
                                       .check = check,
                                       .memory_info = memory_info,
                                       .close = close_device,
-                                      .detached = detached,
+                                      .detach = detach,
                                       .capture_begin = capture_begin,
                                       .capture_end = capture_end,
                                       .launch_graph = launch_graph,
@@ -329,7 +453,7 @@ static int arch_of(int number)
 
 static cudaError_t open_pool(cuda *c)
 {
-    if (!attribute(c->shown.number, cudaDevAttrMemoryPoolsSupported)) return cudaSuccess;
+    if (c->allocator || !attribute(c->shown.number, cudaDevAttrMemoryPoolsSupported)) return cudaSuccess;
     const struct cudaMemPoolProps properties = { .allocType = cudaMemAllocationTypePinned,
                                                  .location = { .type = cudaMemLocationTypeDevice,
                                                                .id = c->shown.number } };
@@ -350,6 +474,15 @@ static int arch_of_kernels(int number)
 #endif
 }
 
+static cudaError_t make_counters(cuda *c)
+{
+    cudaError_t error = cudaSuccess;
+    if (!c->allocator) error = cudaMalloc((void **)&c->shown.arrivals, COUNTERS_BYTES);
+    else if (!(c->shown.arrivals = c->allocator->alloc(c->allocator->user, COUNTERS_BYTES, c->stream)))
+        error = cudaErrorMemoryAllocation;
+    return error == cudaSuccess ? cudaMemsetAsync(c->shown.arrivals, 0, COUNTERS_BYTES, c->stream) : error;
+}
+
 static cudaError_t set_up(cuda *c, int number)
 {
     c->shown = (kr_cuda){ .number = number,
@@ -357,13 +490,13 @@ static cudaError_t set_up(cuda *c, int number)
                           .multiprocessors = attribute(number, cudaDevAttrMultiProcessorCount),
                           .shared_bytes = (size_t)attribute(number, cudaDevAttrMaxSharedMemoryPerBlockOptin) };
     cudaError_t error = cudaSetDevice(number);
-    if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&c->own, cudaStreamNonBlocking);
+    c->stream = c->own;
+    if (error == cudaSuccess) error = cudaEventCreateWithFlags(&c->order, cudaEventDisableTiming);
     for (int i = 0; i < KR_EVENTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
     if (error == cudaSuccess) error = open_pool(c);
-    const size_t counters = (KR_CUDA_ARRIVALS + KR_CUDA_TICKETS) * sizeof *c->shown.arrivals;
-    if (error == cudaSuccess) error = cudaMalloc((void **)&c->shown.arrivals, counters);
-    if (error == cudaSuccess) error = cudaMemset(c->shown.arrivals, 0, counters);
+    if (error == cudaSuccess) error = make_counters(c);
     return error;
 }
 
@@ -389,12 +522,14 @@ static bool open_device(kr_ctx *ctx, kr_device *device, int number)
     cuda *c = kr_memory_alloc_zeroed(&ctx->memory, sizeof *c);
     if (!c) return kr_fail(ctx, KR_ERR_NOMEM, "ctx: no memory for a device");
     c->memory = &ctx->memory;
+    c->allocator = device->allocator;
     const cudaError_t error = set_up(c, number);
     if (error != cudaSuccess) {
         cudaGetLastError();
         tear_down(c);
         kr_memory_free(&ctx->memory, c, sizeof *c);
-        return kr_fail(ctx, KR_ERR_DEVICE, "ctx: device cuda:%d cannot be opened: %s", number, reason(error));
+        return kr_fail(ctx, error == cudaErrorMemoryAllocation ? KR_ERR_NOMEM : KR_ERR_DEVICE,
+                       "ctx: device cuda:%d cannot be opened: %s", number, reason(error));
     }
     device->vtable = &vtable;
     device->kernels = kr_cuda_kernels;
@@ -405,6 +540,7 @@ static bool open_device(kr_ctx *ctx, kr_device *device, int number)
     kr_memory_init(&device->device_memory, &(kr_allocator){ device_alloc, device_free, c });
     kr_memory_init(&device->shared, &(kr_allocator){ shared_alloc, shared_free, c });
     device->device_memory.zero = device_zero;
+    if (c->allocator) device->device_memory.release = return_to_caller;
     struct cudaDeviceProp about;
     const bool has_name = cudaGetDeviceProperties(&about, number) == cudaSuccess;
     snprintf(device->name, sizeof device->name, "cuda:%d %.100s", number, has_name ? about.name : "of no name");

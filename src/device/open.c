@@ -4,6 +4,7 @@
 #include "kernels/select.h"
 
 #include "base/entry.h"
+#include "base/sized.h"
 #include "base/text_buffer.h"
 
 #include <stdlib.h>
@@ -177,22 +178,60 @@ static bool open_named(kr_ctx *ctx, const char *asked, const char *source)
                                  source, asked);
 }
 
-bool kr_device_open(kr_ctx *ctx, const char *asked, const char *backends, const kr_kernels *last, uint64_t features)
+static bool open_asked(kr_ctx *ctx, const char *asked)
 {
-    kr_device *device = ctx->device = kr_memory_alloc_zeroed(&ctx->memory, sizeof *device);
-    if (!kr_require(ctx, device != NULL, KR_ERR_NOMEM, "ctx: no memory for the kernel table")) return false;
-    if (!kr_backends_load(ctx, backends)) return false;
-    kr_kernels_merge(&device->kernels, last, features);
-    device->library = device->kernels;
-    kr_backends_overlay_cpu(ctx, &device->kernels, last);
-    device->host = &device->kernels;
-    memcpy(device->name, "cpu", sizeof "cpu");
     const char *source = "device = ";
     if (!asked) {
         asked = getenv("KR_DEVICE");
         source = "KR_DEVICE=";
     }
     return !asked || !*asked || open_named(ctx, asked, source);
+}
+
+/* what: "ctx" or "ctx.use_stream" */
+static bool use_stream(kr_ctx *ctx, const char *what, void *stream)
+{
+    kr_device *device = ctx->device;
+    if (!device->vtable || !device->vtable->use_stream)
+        return kr_require(ctx, !stream, KR_ERR_UNSUPPORTED, "%s: the device %s has no streams; leave the stream NULL",
+                          what, device->name);
+    if (!kr_require(ctx, !device->is_capturing, KR_ERR_STATE,
+                    "%s: the library is capturing a decode step; choose the stream before the step", what))
+        return false;
+    const char *why = device->vtable->use_stream(device, stream);
+    return kr_require(ctx, !why, KR_ERR_ARG, "%s: %s cannot use the stream: %s; it must be a stream of this device",
+                      what, device->name, why);
+}
+
+kr_status kr_ctx_use_stream(kr_ctx *ctx, void *stream)
+{
+    if (!ctx) return KR_ERR_ARG;
+    if (!kr_ctx_failed(ctx)) use_stream(ctx, "ctx.use_stream", stream);
+    return ctx->status;
+}
+
+static bool check_allocator(kr_ctx *ctx, const kr_device_allocator *allocator)
+{
+    return !allocator || (kr_require(ctx, allocator->alloc && allocator->free, KR_ERR_ARG,
+                                     "ctx: device_allocator.%s is NULL", allocator->alloc ? "free" : "alloc") &&
+                          KR_RESERVED(ctx, "ctx", "kr_device_allocator", allocator));
+}
+
+bool kr_device_open(kr_ctx *ctx, const kr_ctx_options *options, const kr_kernels *last, uint64_t features)
+{
+    kr_device *device = ctx->device = kr_memory_alloc_zeroed(&ctx->memory, sizeof *device);
+    if (!kr_require(ctx, device != NULL, KR_ERR_NOMEM, "ctx: no memory for the kernel table")) return false;
+    if (!kr_backends_load(ctx, options->backend)) return false;
+    kr_kernels_merge(&device->kernels, last, features);
+    device->library = device->kernels;
+    kr_backends_overlay_cpu(ctx, &device->kernels, last);
+    device->host = &device->kernels;
+    memcpy(device->name, "cpu", sizeof "cpu");
+    device->allocator = options->device_allocator;
+    return check_allocator(ctx, device->allocator) && open_asked(ctx, options->device) &&
+           kr_require(ctx, device->vtable || !device->allocator, KR_ERR_UNSUPPORTED,
+                      "ctx: device_allocator is set, but the device cpu has host memory only: set allocator") &&
+           use_stream(ctx, "ctx", options->stream);
 }
 
 kr_status kr_ctx_wait(kr_ctx *ctx)

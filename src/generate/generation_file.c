@@ -68,7 +68,7 @@ static int64_t *list_occurred(const kr_generation *g, int64_t row, int64_t *to)
     return next;
 }
 
-static bool save(const kr_generation *g, kr_arena *arena, const char *path)
+static bool save(const kr_generation *g, kr_arena *arena, const kr_save_target *target)
 {
     int64_t totals[NTOTALS], ntokens = 0, nbytes = 0;
     memcpy(&totals[SEED], &g->sampler->options.seed, sizeof totals[SEED]);
@@ -93,23 +93,37 @@ static bool save(const kr_generation *g, kr_arena *arena, const char *path)
                                              { KR_DTYPE_I64, KR_SHAPE(ntokens, TOKEN_FIELDS), occurred },
                                              { KR_DTYPE_I32, KR_SHAPE(nbytes), text } };
     const kr_state *state = kr_generation_whole_state(g);
-    return state && kr_state_file_write(&format, state, g->net, extras, path);
+    return state && kr_state_file_write(&format, state, g->net, extras, target);
 }
 
-kr_status kr_generation_save(kr_generation *g, const char *path)
+static kr_status save_generation(kr_generation *g, const kr_save_target *target)
 {
     enum { BLOCK_BYTES = 4096 };
-    if (!g) return KR_ERR_ARG;
     kr_ctx *ctx = g->ctx;
     if (kr_ctx_failed(ctx)) return ctx->status;
     kr_tape_reset(g->tape);
     kr_arena arena;
     kr_arena_init(&arena, &ctx->memory, BLOCK_BYTES);
     const bool saved = kr_require(ctx, !g->is_inconsistent, KR_ERR_STATE, "an earlier call failed midway") &&
-                       kr_generation_catch_up(g) && save(g, &arena, path);
+                       kr_generation_catch_up(g) && save(g, &arena, target);
     kr_arena_deinit(&arena);
     if (!saved) kr_blame(ctx, "generation.save");
     return ctx->status;
+}
+
+kr_status kr_generation_save(kr_generation *g, const char *path)
+{
+    return g ? save_generation(g, &(kr_save_target){ .path = path }) : KR_ERR_ARG;
+}
+
+kr_status kr_generation_save_memory(kr_generation *g, void *out, size_t bytes, size_t *needed)
+{
+    kr_save_target target;
+    if (!g) return KR_ERR_ARG;
+    if (kr_ctx_failed(g->ctx)) return g->ctx->status;
+    if (kr_save_to_memory(g->ctx, &target, out, bytes, needed)) return save_generation(g, &target);
+    kr_blame(g->ctx, "generation.save");
+    return g->ctx->status;
 }
 
 /* ---- reading ---- */
@@ -287,15 +301,14 @@ static bool take(void *user, const kr_state *state, const kr_tensor_file *file,
     return true;
 }
 
-kr_status kr_generation_load(kr_generation *g, const char *path)
+static kr_status load_generation(kr_generation *g, const kr_load_source *source)
 {
     enum { BLOCK_BYTES = 4096 };
-    if (!g) return KR_ERR_ARG;
     kr_ctx *ctx = g->ctx;
     if (kr_ctx_failed(ctx)) return ctx->status;
     content c = { .g = g, .ctx = ctx };
     kr_arena_init(&c.arena, &ctx->memory, BLOCK_BYTES);
-    kr_state *state = kr_state_file_read(&format, ctx, g->net, path, take, &c);
+    kr_state *state = kr_state_file_read(&format, ctx, g->net, source, take, &c);
     kr_arena_deinit(&c.arena);
     if (state) {
         kr_decoder_drop_samples(g->decoder);
@@ -305,4 +318,14 @@ kr_status kr_generation_load(kr_generation *g, const char *path)
         kr_blame(ctx, "generation.load");
     }
     return ctx->status;
+}
+
+kr_status kr_generation_load(kr_generation *g, const char *path)
+{
+    return g ? load_generation(g, &(kr_load_source){ .path = path }) : KR_ERR_ARG;
+}
+
+kr_status kr_generation_load_memory(kr_generation *g, const void *data, size_t bytes)
+{
+    return g ? load_generation(g, &(kr_load_source){ .is_memory = true, .data = data, .bytes = bytes }) : KR_ERR_ARG;
 }

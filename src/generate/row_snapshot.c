@@ -230,8 +230,7 @@ static int64_t *list_counts(const kr_token_counts *counts, kr_arena *arena)
     return list;
 }
 
-/* To a file, or with `take` to that function. */
-static bool save(const kr_snapshot *s, kr_arena *arena, const char *path, kr_piece_fn *take, void *user)
+static bool save(const kr_snapshot *s, kr_arena *arena, const kr_save_target *target)
 {
     int64_t numbers[NNUMBERS] = { s->n_tokens,       s->feed_start,          s->sampled_at,
                                   (int64_t)s->nheld, (int64_t)s->match_from, (int64_t)s->n_sampled };
@@ -251,8 +250,7 @@ static bool save(const kr_snapshot *s, kr_arena *arena, const char *path, kr_pie
                                                KR_SHAPE(s->logits.data ? s->logits.width : 0), s->logits.data } };
     kr_state *initial = s->state ? NULL : kr_network_state(s->net, 1);
     const kr_state *state = s->state ? s->state : initial;
-    const bool saved = state && (take ? kr_state_file_send(&format, state, s->net, extras, take, user)
-                                      : kr_state_file_write(&format, state, s->net, extras, path));
+    const bool saved = state && kr_state_file_write(&format, state, s->net, extras, target);
     kr_state_destroy(initial);
     return saved;
 }
@@ -266,7 +264,7 @@ kr_status kr_row_save(kr_row *row, const char *path)
     kr_snapshot *s = kr_row_snapshot(row);
     kr_arena arena;
     kr_arena_init(&arena, &row->ctx->memory, BLOCK_BYTES);
-    if (!s || !save(s, &arena, path, NULL, NULL)) kr_blame(row->ctx, "%s", op);
+    if (!s || !save(s, &arena, &(kr_save_target){ .path = path })) kr_blame(row->ctx, "%s", op);
     kr_arena_deinit(&arena);
     kr_snapshot_destroy(s);
     return row->ctx->status;
@@ -301,7 +299,7 @@ kr_status kr_snapshot_write(const kr_snapshot *s, kr_write_fn *write, void *user
     sink to = { ctx, write, user };
     kr_arena arena;
     kr_arena_init(&arena, &ctx->memory, BLOCK_BYTES);
-    if (!save(s, &arena, NULL, write_piece, &to)) kr_blame(ctx, "%s", op);
+    if (!save(s, &arena, &(kr_save_target){ .take = write_piece, .user = &to })) kr_blame(ctx, "%s", op);
     kr_arena_deinit(&arena);
     return ctx->status;
 }
@@ -455,15 +453,14 @@ static bool take(void *user, const kr_state *state, const kr_tensor_file *file,
            kr_require(c->ctx, fill_snapshot(c), KR_ERR_NOMEM, "no memory for the text of a row");
 }
 
-/* From a file, or without a path from memory; NULL after an error. */
-static kr_snapshot *load(const kr_row_batch *batch, const char *path, const void *data, size_t bytes)
+/* NULL after an error. */
+static kr_snapshot *load(const kr_row_batch *batch, const kr_load_source *source)
 {
     enum { BLOCK_BYTES = 4096 };
     kr_ctx *ctx = batch->ctx;
     content c = { .batch = batch, .ctx = ctx };
     kr_arena_init(&c.arena, &ctx->memory, BLOCK_BYTES);
-    kr_state *state = path ? kr_state_file_read(&format, ctx, batch->net, path, take, &c)
-                           : kr_state_file_read_memory(&format, ctx, batch->net, data, bytes, take, &c);
+    kr_state *state = kr_state_file_read(&format, ctx, batch->net, source, take, &c);
     kr_arena_deinit(&c.arena);
     kr_row_logits_free(&c.logits, &ctx->memory);
     if (state) {
@@ -481,7 +478,7 @@ kr_status kr_row_load(kr_row *row, const char *path)
     kr_ctx *ctx = row->ctx;
     if (!kr_require(ctx, path != NULL, KR_ERR_ARG, "%s: path is NULL", op)) return ctx->status;
     kr_tape_reset(row->batch->tape);
-    kr_snapshot *s = load(row->batch, path, NULL, 0);
+    kr_snapshot *s = load(row->batch, &(kr_load_source){ .path = path });
     if (!s || !restore(row, s)) kr_blame(ctx, "%s", op);
     kr_snapshot_destroy(s);
     return ctx->status;
@@ -534,7 +531,9 @@ kr_snapshot *kr_snapshot_read(kr_row_batch *batch, kr_read_fn *read, void *user)
     kr_ctx *ctx = batch->ctx;
     if (!kr_require(ctx, read != NULL, KR_ERR_ARG, "%s: read is NULL", op)) return NULL;
     buffer all = { .memory = &ctx->memory };
-    kr_snapshot *s = read_all(ctx, &all, read, user) ? load(batch, NULL, all.data, all.count) : NULL;
+    kr_snapshot *s = read_all(ctx, &all, read, user)
+                         ? load(batch, &(kr_load_source){ .is_memory = true, .data = all.data, .bytes = all.count })
+                         : NULL;
     if (all.capacity) kr_memory_free(all.memory, all.data, all.capacity);
     if (!s) kr_blame(ctx, "%s", op);
     return s;

@@ -176,9 +176,43 @@ bool kr_file_create_nth(kr_file_writer *w, kr_ctx *ctx, const char *path, int nu
     return false;
 }
 
-void kr_file_to_function(kr_file_writer *w, kr_ctx *ctx, kr_piece_fn *take, void *user)
+bool kr_save_to_memory(kr_ctx *ctx, kr_save_target *target, void *out, size_t bytes, size_t *needed)
 {
-    *w = (kr_file_writer){ .ctx = ctx, .path = "to a function", .handle = -1, .take = take, .user = user };
+    if (needed) *needed = 0;
+    *target = (kr_save_target){ .is_memory = true, .out = out, .bytes = bytes, .needed = needed };
+    return kr_require(ctx, needed != NULL, KR_ERR_ARG, "needed is NULL");
+}
+
+bool kr_file_create_target(kr_file_writer *w, kr_ctx *ctx, const kr_save_target *target)
+{
+    if (!target->is_memory && !target->take) return kr_file_create(w, ctx, target->path);
+    *w = target->take ? (kr_file_writer){ .ctx = ctx,
+                                          .path = "to a function",
+                                          .handle = -1,
+                                          .take = target->take,
+                                          .user = target->user }
+                      : (kr_file_writer){ .ctx = ctx, .path = "to memory", .memory = target, .handle = -1 };
+    return true;
+}
+
+/* Bytes beyond the caller's memory are counted only. */
+static bool write_to_memory(kr_file_writer *w, const void *data, size_t bytes)
+{
+    const kr_save_target *to = w->memory;
+    const bool fits = to->out && w->length <= to->bytes && bytes <= to->bytes - w->length;
+    if (!kr_require(w->ctx, bytes <= SIZE_MAX - w->length, KR_ERR_ARG, "cannot write to memory: too many bytes"))
+        return false;
+    if (fits && !kr_fetch(w->ctx, (char *)to->out + w->length, data, bytes)) return false;
+    w->length += bytes;
+    return true;
+}
+
+static bool commit_to_memory(const kr_file_writer *w)
+{
+    const kr_save_target *to = w->memory;
+    *to->needed = w->length;
+    return kr_require(w->ctx, !to->out || w->length <= to->bytes, KR_ERR_ARG,
+                      "%zu bytes of memory are too few: %zu are needed", to->bytes, w->length);
 }
 
 static bool write_piece(void *user, const void *data, size_t bytes)
@@ -195,6 +229,7 @@ static bool write_piece(void *user, const void *data, size_t bytes)
 
 bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes)
 {
+    if (w->memory) return write_to_memory(w, data, bytes);
     return w->take ? kr_each_block(w->ctx, data, bytes, w->take, w->user)
                    : kr_each_block(w->ctx, data, bytes, write_piece, w);
 }
@@ -224,6 +259,8 @@ bool kr_file_finish(kr_file_writer *w)
 
 bool kr_file_commit(kr_file_writer *w)
 {
+    if (w->take) return true;
+    if (w->memory) return commit_to_memory(w);
     if ((w->handle >= 0 && !kr_file_finish(w)) || (!replace(w->temporary, w->path) && !fail(w, errno))) {
         kr_file_discard(w);
         return false;

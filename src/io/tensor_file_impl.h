@@ -3,8 +3,8 @@
 #define KR_IO_TENSOR_FILE_IMPL_H
 
 #include "io/convert.h"
-#include "io/file_write.h"
 #include "io/file.h"
+#include "io/file_write.h"
 #include "io/safetensors_impl.h"
 
 #include <krait/tensor_file.h>
@@ -51,8 +51,9 @@ void *kr_tensor_file_place(kr_tensor_file *weights, const kr_tensor_file_item *i
 /* Takes the map of a file out of the tensor file: the caller passes it to kr_file_unmap. NULL: it has none. */
 void *kr_tensor_file_take_map(kr_tensor_file *weights, int shard, size_t *bytes);
 
-/* The bytes of the file that kr_tensor_writer_save would write, as safetensors, to a function. */
-bool kr_tensor_writer_send(const kr_tensor_writer *writer, kr_piece_fn *take, void *user);
+/* Writes one file to any target. */
+kr_status kr_tensor_writer_save_to(const kr_tensor_writer *writer, const kr_save_target *target,
+                                   kr_container container);
 
 /* Opens all files that an index names, and holds their tensors against it. */
 bool kr_tensor_file_open_index(kr_tensor_file *weights, const char *path);

@@ -286,16 +286,12 @@ static bool save_folder(saving *s, size_t max_shard_bytes)
     return choose_shards(s, max_shard_bytes) && sort_by_shard(s) && make_names(s) && write_files(s) && commit_files(s);
 }
 
-static kr_safetensors_content content_of(const kr_tensor_writer *w)
+static bool save_file(const saving *s, const kr_save_target *target)
 {
-    return (kr_safetensors_content){ w->metadata.in_order, w->metadata.count, w->tensors.in_order, w->tensors.count };
-}
-
-static bool save_file(const saving *s, const kr_tensor_writer *w, const char *path)
-{
-    const kr_safetensors_content content = content_of(w);
+    const kr_safetensors_content content = { s->metadata->in_order, s->metadata->count, s->list->in_order,
+                                             s->list->count };
     kr_file_writer file;
-    if (!check_container(s) || !kr_file_create(&file, s->ctx, path)) return false;
+    if (!check_container(s) || !kr_file_create_target(&file, s->ctx, target)) return false;
     const bool done = s->container == KR_CONTAINER_TORCH
                           ? kr_torch_write(&file, s->list->in_order, s->list->count, KR_TORCH_MOST_32)
                           : kr_safetensors_write(&file, &content);
@@ -309,20 +305,28 @@ static saving saving_of(const kr_tensor_writer *w, kr_container container)
     return (saving){ .ctx = w->ctx, .list = &w->tensors, .metadata = &w->metadata, .container = container };
 }
 
-kr_status kr_tensor_writer_save(const kr_tensor_writer *writer, const char *path, kr_container container)
+kr_status kr_tensor_writer_save_to(const kr_tensor_writer *writer, const kr_save_target *target, kr_container container)
 {
-    if (!writer) return KR_ERR_ARG;
     const saving s = saving_of(writer, container);
-    if (!kr_ctx_failed(s.ctx) && !save_file(&s, writer, path)) kr_blame(s.ctx, "tensor_file");
+    if (!kr_ctx_failed(s.ctx) && !save_file(&s, target) && !target->take) kr_blame(s.ctx, "tensor_file");
     return s.ctx->status;
 }
 
-bool kr_tensor_writer_send(const kr_tensor_writer *w, kr_piece_fn *take, void *user)
+kr_status kr_tensor_writer_save(const kr_tensor_writer *writer, const char *path, kr_container container)
 {
-    const kr_safetensors_content content = content_of(w);
-    kr_file_writer file;
-    kr_file_to_function(&file, w->ctx, take, user);
-    return kr_safetensors_write(&file, &content);
+    return writer ? kr_tensor_writer_save_to(writer, &(kr_save_target){ .path = path }, container) : KR_ERR_ARG;
+}
+
+kr_status kr_tensor_writer_save_memory(const kr_tensor_writer *writer, kr_container container, void *out, size_t bytes,
+                                       size_t *needed)
+{
+    kr_save_target target;
+    if (!writer) return KR_ERR_ARG;
+    if (kr_ctx_failed(writer->ctx)) return writer->ctx->status;
+    if (kr_save_to_memory(writer->ctx, &target, out, bytes, needed))
+        return kr_tensor_writer_save_to(writer, &target, container);
+    kr_blame(writer->ctx, "tensor_file");
+    return writer->ctx->status;
 }
 
 kr_status kr_tensor_writer_save_folder(const kr_tensor_writer *writer, const char *folder, kr_container container,

@@ -251,7 +251,7 @@ kr_json *kr_config_parse(kr_ctx *ctx, const char *name, const char *text, size_t
     return NULL;
 }
 
-static kr_config_box *read_text(kr_ctx *ctx, const char *text, size_t bytes)
+kr_config_box *kr_config_read_text(kr_ctx *ctx, const char *text, size_t bytes)
 {
     if (kr_ctx_failed(ctx) || !kr_require(ctx, text != NULL, KR_ERR_ARG, "config.json: the text is NULL")) return NULL;
     kr_config_box *box = kr_config_box_create(ctx);
@@ -273,7 +273,7 @@ static kr_config_box *read_text(kr_ctx *ctx, const char *text, size_t bytes)
 
 kr_model_config *kr_model_config_parse(kr_ctx *ctx, const char *text, size_t bytes)
 {
-    kr_config_box *box = read_text(ctx, text, bytes);
+    kr_config_box *box = kr_config_read_text(ctx, text, bytes);
     return box ? &box->config : NULL;
 }
 
@@ -281,7 +281,7 @@ static kr_config_box *load_file(kr_ctx *ctx, const char *path)
 {
     kr_file file;
     if (!kr_file_open(&file, ctx, path, false)) return NULL;
-    kr_config_box *box = read_text(ctx, (const char *)file.data, file.bytes);
+    kr_config_box *box = kr_config_read_text(ctx, (const char *)file.data, file.bytes);
     kr_file_close(&file);
     return box;
 }

@@ -186,8 +186,9 @@ void kr_registered_write(kr_json_writer *w, const kr_model_values *config);
 /* Copies the texts of the fields to the arena. False without memory. */
 bool kr_registered_copy_texts(kr_arena *arena, kr_model_values *config);
 
-/* kr_model_config_load of a directory. */
+/* kr_model_config_load of a directory, and kr_model_config_parse. */
 kr_config_box *kr_config_load_folder(kr_ctx *ctx, const char *folder);
+kr_config_box *kr_config_read_text(kr_ctx *ctx, const char *text, size_t bytes);
 
 /* The keys for token ids, of the Hugging Face spelling and of generation_config.json. */
 extern const kr_keys kr_token_keys;

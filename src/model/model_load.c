@@ -20,7 +20,11 @@
 
 typedef struct loading {
     kr_ctx *ctx;
-    const char *folder;
+    const char *folder; /* NULL: of two files in memory */
+    const char *config_text;
+    size_t config_bytes;
+    const void *weight_data;
+    size_t weight_bytes;
     kr_config_box *box;
     kr_model_values *config; /* the box's */
     kr_tensor_file *weights;
@@ -296,39 +300,71 @@ static kr_model *make_model(loading *l, const kr_load_options *options)
     return NULL;
 }
 
+/* "model.load: FOLDER", or "model.load_memory"; always false. */
+static bool blame(const loading *l)
+{
+    return l->folder ? kr_blame(l->ctx, OP ": %s", l->folder) : kr_blame(l->ctx, OP "_memory");
+}
+
+static bool open_folder(loading *l)
+{
+    if (!take_box(l, kr_config_load_folder(l->ctx, l->folder)))
+        /* system messages name the path; others concern its content */
+        return l->ctx->status != KR_ERR_IO && blame(l);
+    if ((l->weights = kr_tensor_file_open(l->ctx, l->folder))) return true;
+    return l->ctx->status != KR_ERR_IO && kr_blame(l->ctx, OP);
+}
+
+static bool open_memory(loading *l)
+{
+    return (take_box(l, kr_config_read_text(l->ctx, l->config_text, l->config_bytes)) &&
+            (l->weights = kr_tensor_file_open_memory(l->ctx, l->weight_data, l->weight_bytes))) ||
+           blame(l);
+}
+
+static bool check_options(kr_ctx *ctx, const char *op, const kr_load_options *o)
+{
+    return kr_require(ctx,
+                      o->dtype == KR_DTYPE_AS_STORED || (kr_dtype_is_valid(o->dtype) && kr_dtype_is_float(o->dtype)),
+                      KR_ERR_DTYPE, "%s: dtype = %s, but must be f32, f64, bf16 or f16", op, kr_dtype_name(o->dtype));
+}
+
 static kr_model *load(loading *l, const kr_load_options *options)
 {
-    if (!take_box(l, kr_config_load_folder(l->ctx, l->folder))) {
-        /* system messages name the path; others concern its content */
-        if (l->ctx->status != KR_ERR_IO) kr_blame(l->ctx, OP ": %s", l->folder);
-        return NULL;
+    kr_model *model = NULL;
+    if (l->folder ? open_folder(l) : open_memory(l)) {
+        model = match(l) ? make_model(l, options) : NULL;
+        if (!model) blame(l);
     }
-    if (!(l->weights = kr_tensor_file_open(l->ctx, l->folder))) {
-        if (l->ctx->status != KR_ERR_IO) kr_blame(l->ctx, OP);
-        return NULL;
-    }
-    kr_model *model = match(l) ? make_model(l, options) : NULL;
-    if (!model) kr_blame(l->ctx, OP ": %s", l->folder);
+    kr_network_destroy(l->net);
+    kr_tensor_file_close(l->weights);
+    kr_config_box_destroy(l->box);
     return model;
 }
 
 kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_options *options)
 {
-    kr_load_options options_taken;
-    if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, OP, kr_load_options, options, &options_taken) ||
+    kr_load_options own;
+    if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, OP, kr_load_options, options, &own) ||
         !kr_require(ctx, folder && *folder, KR_ERR_ARG, OP ": the folder's path is NULL or empty") ||
-        !kr_require(ctx,
-                    options_taken.dtype == KR_DTYPE_AS_STORED ||
-                        (kr_dtype_is_valid(options_taken.dtype) && kr_dtype_is_float(options_taken.dtype)),
-                    KR_ERR_DTYPE, OP ": dtype = %s, but must be f32, f64, bf16 or f16",
-                    kr_dtype_name(options_taken.dtype)))
+        !check_options(ctx, OP, &own))
         return NULL;
-    loading l = { .ctx = ctx, .folder = folder };
-    kr_model *model = load(&l, &options_taken);
-    kr_network_destroy(l.net);
-    kr_tensor_file_close(l.weights);
-    kr_config_box_destroy(l.box);
-    return model;
+    return load(&(loading){ .ctx = ctx, .folder = folder }, &own);
+}
+
+kr_model *kr_model_load_memory(kr_ctx *ctx, const char *config, size_t config_bytes, const void *weights,
+                               size_t weights_bytes, const kr_load_options *options)
+{
+    kr_load_options own;
+    if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, OP "_memory", kr_load_options, options, &own) ||
+        !check_options(ctx, OP "_memory", &own))
+        return NULL;
+    return load(&(loading){ .ctx = ctx,
+                            .config_text = config,
+                            .config_bytes = config_bytes,
+                            .weight_data = weights,
+                            .weight_bytes = weights_bytes },
+                &own);
 }
 
 /* ---- without loading ---- */

@@ -5,6 +5,7 @@
 #include "io/file.h"
 #include "io/file_write.h"
 #include "io/folder.h"
+#include "io/tensor_file_impl.h"
 #include "tensor/tensor_impl.h"
 
 #include <string.h>
@@ -56,6 +57,13 @@ static bool compose_generation(saving *s, text *t)
     kr_json_write_begin(&w, t->text, t->length + 1);
     kr_generation_write(&w, &s->model->box->values);
     return true;
+}
+
+/* A text to memory; the sizes are the caller's. */
+static bool copy_text(saving *s, const text *t, const kr_save_target *target)
+{
+    kr_file_writer w;
+    return kr_file_create_target(&w, s->ctx, target) && kr_file_write(&w, t->text, t->length) && kr_file_commit(&w);
 }
 
 static bool write_text(saving *s, const char *name, const text *t)
@@ -134,14 +142,20 @@ static bool make_rows(saving *s)
 
 /* ---- saving ---- */
 
+static bool add_rows(saving *s)
+{
+    if (!make_rows(s)) return false;
+    for (int64_t i = 0; i < s->model->count; i++)
+        if (!add_row(s, i)) return false;
+    return true;
+}
+
 /* All checks run before the first file is touched. */
 static bool save(saving *s)
 {
     text config, generation;
     const bool has_tokens = kr_config_has_tokens(&s->model->box->values);
-    if (!compose_config(s, &config) || !compose_generation(s, &generation) || !make_rows(s)) return false;
-    for (int64_t i = 0; i < s->model->count; i++)
-        if (!add_row(s, i)) return false;
+    if (!compose_config(s, &config) || !compose_generation(s, &generation) || !add_rows(s)) return false;
     const char *old = kr_path_join(s->ctx, &s->arena, s->folder, "generation_config.json");
     return old && kr_folder_make(s->ctx, s->folder) &&
            kr_tensor_writer_save_folder(s->writer, s->folder, s->o.container, s->o.max_shard_bytes) == KR_OK &&
@@ -149,10 +163,19 @@ static bool save(saving *s)
            write_text(s, "config.json", &config);
 }
 
-static bool check_options(kr_ctx *ctx, const kr_save_options *o, const char *folder)
+/* As in a folder, but for the second file. */
+static bool save_in_memory(saving *s, const kr_save_target *config, const kr_save_target *weights)
 {
-    return kr_require(ctx, folder && *folder, KR_ERR_ARG, OP ": the folder's path is NULL or empty") &&
-           kr_require(ctx, o->layout == KR_LAYOUT_OFFICIAL || o->layout == KR_LAYOUT_HF, KR_ERR_ARG,
+    text composed;
+    if (!compose_config(s, &composed) || !add_rows(s)) return false;
+    if (s->o.container == KR_CONTAINER_SAFETENSORS && kr_tensor_writer_add_metadata(s->writer, "format", "pt") != KR_OK)
+        return false;
+    return kr_tensor_writer_save_to(s->writer, weights, s->o.container) == KR_OK && copy_text(s, &composed, config);
+}
+
+static bool check_options(kr_ctx *ctx, const kr_save_options *o)
+{
+    return kr_require(ctx, o->layout == KR_LAYOUT_OFFICIAL || o->layout == KR_LAYOUT_HF, KR_ERR_ARG,
                       OP ": layout = %d is neither official nor hf", (int)o->layout) &&
            kr_require(ctx, o->container == KR_CONTAINER_SAFETENSORS || o->container == KR_CONTAINER_TORCH, KR_ERR_ARG,
                       OP ": container = %d is neither safetensors nor torch", (int)o->container) &&
@@ -161,20 +184,50 @@ static bool check_options(kr_ctx *ctx, const kr_save_options *o, const char *fol
                       KR_ERR_DTYPE, OP ": dtype = %s, but must be f32, f64, bf16 or f16", kr_dtype_name(o->dtype));
 }
 
+/* False after an error, without anything to end. */
+static bool begin(saving *s, const kr_save_options *options)
+{
+    if (kr_ctx_failed(s->ctx) || !KR_TAKE(s->ctx, OP, kr_save_options, options, &s->o)) return false;
+    if (s->o.layout == KR_LAYOUT_AS_LOADED) s->o.layout = s->model->box->values.layout;
+    if (!check_options(s->ctx, &s->o)) return false;
+    kr_arena_init(&s->arena, &s->ctx->memory, 1024);
+    return true;
+}
+
+static kr_status end(saving *s, bool saved)
+{
+    kr_ctx *ctx = s->ctx;
+    if (!saved && ctx->status != KR_ERR_IO) kr_blame(ctx, OP);
+    kr_tensor_writer_destroy(s->writer);
+    kr_network_destroy(s->plan);
+    for (int64_t i = 0; s->converted && s->bytes && i < s->model->count; i++)
+        if (s->converted[i]) kr_memory_free(&ctx->memory, s->converted[i], s->bytes[i]);
+    kr_arena_deinit(&s->arena);
+    return ctx->status;
+}
+
 kr_status kr_model_save(const kr_model *model, const char *folder, const kr_save_options *options)
 {
     if (!model) return KR_ERR_ARG;
-    kr_ctx *ctx = model->ctx;
-    saving s = { .ctx = ctx, .model = model, .folder = folder };
-    if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, OP, kr_save_options, options, &s.o)) return ctx->status;
-    if (s.o.layout == KR_LAYOUT_AS_LOADED) s.o.layout = model->box->values.layout;
-    if (!check_options(ctx, &s.o, folder)) return ctx->status;
-    kr_arena_init(&s.arena, &ctx->memory, 1024);
-    if (!save(&s) && ctx->status != KR_ERR_IO) kr_blame(ctx, OP);
-    kr_tensor_writer_destroy(s.writer);
-    kr_network_destroy(s.plan);
-    for (int64_t i = 0; s.converted && s.bytes && i < model->count; i++)
-        if (s.converted[i]) kr_memory_free(&ctx->memory, s.converted[i], s.bytes[i]);
-    kr_arena_deinit(&s.arena);
-    return ctx->status;
+    saving s = { .ctx = model->ctx, .model = model, .folder = folder };
+    if (!kr_ctx_failed(s.ctx) &&
+        !kr_require(s.ctx, folder && *folder, KR_ERR_ARG, OP ": the folder's path is NULL or empty"))
+        return s.ctx->status;
+    return begin(&s, options) ? end(&s, save(&s)) : s.ctx->status;
+}
+
+kr_status kr_model_save_memory(const kr_model *model, const kr_save_options *options, char *config, size_t config_bytes,
+                               size_t *config_needed, void *weights, size_t weights_bytes, size_t *weights_needed)
+{
+    if (config_needed) *config_needed = 0;
+    if (weights_needed) *weights_needed = 0;
+    if (!model) return KR_ERR_ARG;
+    saving s = { .ctx = model->ctx, .model = model };
+    if (!begin(&s, options)) return s.ctx->status;
+    kr_save_target to_config, to_weights;
+    return end(&s, kr_require(s.ctx, s.o.max_shard_bytes == 0, KR_ERR_ARG,
+                              "max_shard_bytes = %zu, but memory takes one file", s.o.max_shard_bytes) &&
+                       kr_save_to_memory(s.ctx, &to_config, config, config_bytes, config_needed) &&
+                       kr_save_to_memory(s.ctx, &to_weights, weights, weights_bytes, weights_needed) &&
+                       save_in_memory(&s, &to_config, &to_weights));
 }

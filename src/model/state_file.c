@@ -140,12 +140,10 @@ typedef struct saving {
     const kr_state_format *format;
     const kr_state *state;
     const kr_network *net;
-    const char *path;  /* NULL: to a function: */
-    kr_piece_fn *take; /* NULL: to a file */
-    void *user;
     kr_arena arena;
     kr_tensor_writer *writer;
     const char *texts[NTEXTS];
+    bool measures; /* the size does not depend on the values: nothing is read */
 } saving;
 
 static bool is_of(const kr_state *state, const kr_network *net)
@@ -213,7 +211,7 @@ static bool compose_texts(saving *s)
     s->texts[VERSION] = s->format->version;
     s->texts[FAMILY] = kr_state_family(s->state);
     s->texts[ARCHITECTURE] = text_of_digest(s, architecture_hash(s->net));
-    s->texts[WEIGHTS] = text_of_digest(s, kr_params_values_hash(kr_network_params(s->net)));
+    s->texts[WEIGHTS] = text_of_digest(s, s->measures ? 0 : kr_params_values_hash(kr_network_params(s->net)));
     s->texts[SLOTS] = number(s, s->state->nslots);
     s->texts[BATCH] = number(s, s->state->batch);
     s->texts[FILLED] = digits(s, digit_of_filled);
@@ -248,26 +246,21 @@ static bool add_tensor(saving *s, int64_t slot, int i, uint64_t *hash)
     const kr_shape shape = kr_tensor_shape(x);
     kr_tensor flat;
     if (!check_tensor(s->net, s->state, slot, i, &shape, kr_dtype_is_float(x->dtype), x->dtype,
-                      kr_dtype_name(x->dtype)) ||
-        !(x = flattened(s, x, &flat)) || !check_finite(s->ctx, name.text, x))
+                      kr_dtype_name(x->dtype)))
         return false;
+    if (s->measures) return kr_tensor_writer_add(s->writer, name.text, x->dtype, shape, x->data) == KR_OK;
+    if (!(x = flattened(s, x, &flat)) || !check_finite(s->ctx, name.text, x)) return false;
     *hash = hash_tensor(*hash, name.text, x->dtype, &shape, x->data);
     return kr_tensor_writer_add(s->writer, name.text, x->dtype, shape, x->data) == KR_OK;
 }
 
 static bool add_extra(saving *s, const char *name, const kr_state_extra *extra, uint64_t *hash)
 {
-    *hash = hash_tensor(*hash, name, extra->dtype, &extra->shape, extra->data);
+    if (!s->measures) *hash = hash_tensor(*hash, name, extra->dtype, &extra->shape, extra->data);
     return kr_tensor_writer_add(s->writer, name, extra->dtype, extra->shape, extra->data) == KR_OK;
 }
 
-static bool write(const saving *s)
-{
-    return s->take ? kr_tensor_writer_send(s->writer, s->take, s->user)
-                   : kr_tensor_writer_save(s->writer, s->path, KR_CONTAINER_SAFETENSORS) == KR_OK;
-}
-
-static bool compose(saving *s, const kr_state_extra *extras)
+static bool save(saving *s, const kr_state_extra *extras, const kr_save_target *target)
 {
     if (!compose_texts(s)) return false;
     for (int i = 0; i < NTEXTS; i++) kr_tensor_writer_add_metadata(s->writer, keys[i], s->texts[i]);
@@ -277,40 +270,44 @@ static bool compose(saving *s, const kr_state_extra *extras)
             if (!add_tensor(s, slot, i, &hash)) return false;
     for (int i = 0; i < s->format->nextras; i++)
         if (!add_extra(s, s->format->extras[i], &extras[i], &hash)) return false;
-    return kr_tensor_writer_add_metadata(s->writer, checksum_key, digest_of(hash).text) == KR_OK;
-}
-
-/* s has format, state, network and destination. */
-static bool save(saving *s, const kr_state_extra *extras)
-{
-    enum { BLOCK_BYTES = 4096 };
-    kr_ctx *ctx = s->ctx = s->state->ctx;
-    kr_arena_init(&s->arena, &ctx->memory, BLOCK_BYTES);
-    const bool saved = kr_require(ctx, s->net != NULL, KR_ERR_ARG, "the network is NULL") && is_of(s->state, s->net) &&
-                       (s->writer = kr_tensor_writer_create(ctx)) != NULL && compose(s, extras) && write(s);
-    kr_tensor_writer_destroy(s->writer);
-    kr_arena_deinit(&s->arena);
-    return saved;
+    return kr_tensor_writer_add_metadata(s->writer, checksum_key, digest_of(hash).text) == KR_OK &&
+           kr_tensor_writer_save_to(s->writer, target, KR_CONTAINER_SAFETENSORS) == KR_OK;
 }
 
 bool kr_state_file_write(const kr_state_format *format, const kr_state *state, const kr_network *net,
-                         const kr_state_extra *extras, const char *path)
+                         const kr_state_extra *extras, const kr_save_target *target)
 {
-    return save(&(saving){ .format = format, .state = state, .net = net, .path = path }, extras);
+    enum { BLOCK_BYTES = 4096 };
+    kr_ctx *ctx = state->ctx;
+    saving s = { .ctx = ctx, .format = format, .state = state, .net = net, .measures = kr_save_measures(target) };
+    kr_arena_init(&s.arena, &ctx->memory, BLOCK_BYTES);
+    const bool saved = kr_require(ctx, net != NULL, KR_ERR_ARG, "the network is NULL") && is_of(state, net) &&
+                       (s.writer = kr_tensor_writer_create(ctx)) != NULL && save(&s, extras, target);
+    kr_tensor_writer_destroy(s.writer);
+    kr_arena_deinit(&s.arena);
+    return saved;
 }
 
-bool kr_state_file_send(const kr_state_format *format, const kr_state *state, const kr_network *net,
-                        const kr_state_extra *extras, kr_piece_fn *take, void *user)
+static kr_status save_state(const kr_state *state, const kr_network *net, const kr_save_target *target)
 {
-    return save(&(saving){ .format = format, .state = state, .net = net, .take = take, .user = user }, extras);
+    if (!kr_ctx_failed(state->ctx) && kr_state_is_usable("state.save", state) &&
+        !kr_state_file_write(&state_format, state, net, NULL, target))
+        kr_blame(state->ctx, "state.save");
+    return state->ctx->status;
 }
 
 kr_status kr_state_save(const kr_state *state, const kr_network *net, const char *path)
 {
+    return state ? save_state(state, net, &(kr_save_target){ .path = path }) : KR_ERR_ARG;
+}
+
+kr_status kr_state_save_memory(const kr_state *state, const kr_network *net, void *out, size_t bytes, size_t *needed)
+{
+    kr_save_target target;
     if (!state) return KR_ERR_ARG;
-    if (!kr_ctx_failed(state->ctx) && kr_state_is_usable("state.save", state) &&
-        !kr_state_file_write(&state_format, state, net, NULL, path))
-        kr_blame(state->ctx, "state.save");
+    if (kr_ctx_failed(state->ctx)) return state->ctx->status;
+    if (kr_save_to_memory(state->ctx, &target, out, bytes, needed)) return save_state(state, net, &target);
+    kr_blame(state->ctx, "state.save");
     return state->ctx->status;
 }
 
@@ -536,16 +533,18 @@ static bool read_tensors(loading *l)
     return true;
 }
 
-/* Closes the file; its path, or NULL, is for messages. */
-static kr_state *load(const kr_state_format *format, const kr_network *net, kr_tensor_file *file, const char *path,
-                      kr_state_take_fn *take, void *user)
+kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net,
+                             const kr_load_source *source, kr_state_take_fn *take, void *user)
 {
-    loading l = { .ctx = net->ctx, .format = format, .net = net, .file = file };
+    kr_tensor_file *file = source->is_memory ? kr_tensor_file_open_memory(ctx, source->data, source->bytes)
+                                             : kr_tensor_file_open(ctx, source->path);
+    if (!file) return NULL;
+    loading l = { .ctx = ctx, .format = format, .net = net, .file = file };
     const bool loaded = read_texts(&l) && check_network(&l) && read_frame(&l) && check_present(&l) &&
                         check_complete(&l) && check_checksum(&l) && read_tensors(&l) &&
                         (!take || take(user, l.state, file, l.extras));
     if (!loaded) {
-        if (path) kr_blame(l.ctx, "%s", path);
+        if (!source->is_memory) kr_blame(ctx, "%s", source->path);
         kr_state_destroy(l.state);
         l.state = NULL;
     }
@@ -553,26 +552,22 @@ static kr_state *load(const kr_state_format *format, const kr_network *net, kr_t
     return l.state;
 }
 
-kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const char *path,
-                             kr_state_take_fn *take, void *user)
-{
-    kr_tensor_file *file = kr_tensor_file_open(ctx, path);
-    return file ? load(format, net, file, path, take, user) : NULL;
-}
-
-kr_state *kr_state_file_read_memory(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const void *data,
-                                    size_t bytes, kr_state_take_fn *take, void *user)
-{
-    kr_tensor_file *file = kr_tensor_file_open_memory(ctx, data, bytes);
-    return file ? load(format, net, file, NULL, take, user) : NULL;
-}
-
-kr_state *kr_state_load(kr_ctx *ctx, const kr_network *net, const char *path)
+static kr_state *load_state(kr_ctx *ctx, const kr_network *net, const kr_load_source *source)
 {
     if (kr_ctx_failed(ctx) || !kr_require(ctx, net != NULL, KR_ERR_ARG, "state.load: the network is NULL") ||
         !kr_require(ctx, net->ctx == ctx, KR_ERR_STATE, "state.load: the network belongs to another context"))
         return NULL;
-    kr_state *state = kr_state_file_read(&state_format, ctx, net, path, NULL, NULL);
+    kr_state *state = kr_state_file_read(&state_format, ctx, net, source, NULL, NULL);
     if (!state) kr_blame(ctx, "state.load");
     return state;
+}
+
+kr_state *kr_state_load(kr_ctx *ctx, const kr_network *net, const char *path)
+{
+    return load_state(ctx, net, &(kr_load_source){ .path = path });
+}
+
+kr_state *kr_state_load_memory(kr_ctx *ctx, const kr_network *net, const void *data, size_t bytes)
+{
+    return load_state(ctx, net, &(kr_load_source){ .is_memory = true, .data = data, .bytes = bytes });
 }

@@ -2,7 +2,7 @@
 #ifndef KR_MODEL_STATE_FILE_H
 #define KR_MODEL_STATE_FILE_H
 
-#include "base/device_memory.h"
+#include "io/file_write.h"
 
 #include <krait/network.h>
 #include <krait/tensor_file.h>
@@ -24,14 +24,18 @@ typedef struct kr_state_extra {
     const void *data;
 } kr_state_extra;
 
-/* Writes the state and extras[0..nextras). Both are covered by the file's checksum. False after an error, whose text
- * does not name the caller. */
-bool kr_state_file_write(const kr_state_format *format, const kr_state *state, const kr_network *net,
-                         const kr_state_extra *extras, const char *path);
+/* Where a file comes from: a path, or memory of the caller's. */
+typedef struct kr_load_source {
+    const char *path;
+    bool is_memory;
+    const void *data;
+    size_t bytes;
+} kr_load_source;
 
-/* Passes the bytes of such a file to a function instead. */
-bool kr_state_file_send(const kr_state_format *format, const kr_state *state, const kr_network *net,
-                        const kr_state_extra *extras, kr_piece_fn *take, void *user);
+/* Writes the state and extras[0..nextras). Both are covered by the file's checksum. A file that is only measured is not
+ * checked. False after an error, whose text does not name the caller. */
+bool kr_state_file_write(const kr_state_format *format, const kr_state *state, const kr_network *net,
+                         const kr_state_extra *extras, const kr_save_target *target);
 
 /* Receives the extra tensors of the file; the items, in the format's order, exist but are not checked, nor aligned, and
  * are valid only during the call. False after an error. */
@@ -39,11 +43,7 @@ typedef bool kr_state_take_fn(void *user, const kr_state *state, const kr_tensor
                               const kr_tensor_file_item *const *extras);
 
 /* Reads a state; take (NULL: none) is called last, after all checks. NULL after an error. */
-kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const char *path,
-                             kr_state_take_fn *take, void *user);
-
-/* The same of a file whose bytes are in memory. */
-kr_state *kr_state_file_read_memory(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const void *data,
-                                    size_t bytes, kr_state_take_fn *take, void *user);
+kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net,
+                             const kr_load_source *source, kr_state_take_fn *take, void *user);
 
 #endif

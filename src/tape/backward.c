@@ -214,7 +214,7 @@ kr_tensor *kr_back_new(kr_back *back, int in)
 {
     kr_tensor *x = back->node->in[in];
     bool is_new;
-    if (kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in) || x->tape) return NULL;
+    if (kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in) || !kr_grad_is_fixed(x)) return NULL;
     return x->grad && !x->flags.grad_is_zero ? NULL : kr_grad_into(back->tape, x, &is_new);
 }
 

@@ -104,7 +104,7 @@ bool kr_grad_borrow(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
 
 bool kr_grad_add(kr_tape *tape, kr_tensor *x, kr_tensor *g)
 {
-    if (!x->tape) {
+    if (kr_grad_is_fixed(x)) {
         bool is_new;
         kr_tensor *grad = param_grad(x, &is_new);
         if (!grad) return false;
@@ -189,7 +189,7 @@ bool kr_grad_move_to_slab(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
 
 kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *is_new)
 {
-    if (!x->tape) return param_grad(x, is_new);
+    if (kr_grad_is_fixed(x)) return param_grad(x, is_new);
     const kr_shape shape = kr_tensor_shape(x);
     *is_new = x->grad == NULL;
     if (x->grad) x->grad->flags.is_one = false;

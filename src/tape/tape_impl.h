@@ -170,6 +170,12 @@ static inline kr_dtype kr_grad_dtype(const kr_tensor *x)
     return x->flags.grad_f32 ? KR_DTYPE_F32 : x->dtype;
 }
 
+/* Does x's gradient have its own memory, outside the tape's? */
+static inline bool kr_grad_is_fixed(const kr_tensor *x)
+{
+    return !x->tape || x->flags.grad_is_lent;
+}
+
 /* Adds g to the gradient of x. */
 bool kr_grad_add(kr_tape *tape, kr_tensor *x, kr_tensor *g);
 
@@ -189,13 +195,22 @@ bool kr_grad_has_slab(const kr_tensor *x);
 /* Makes x's slab columns x's gradient, if g, the gradient of a view of x, is stored there. */
 bool kr_grad_move_to_slab(kr_tape *tape, kr_tensor *x, const kr_tensor *g);
 
-/* The memory of a parameter's gradient, if the input is a parameter without a gradient: to be overwritten completely.
- * NULL: not a parameter, a gradient exists, none is wanted, or after an error. */
+/* The memory of the input's gradient, if that is a parameter's or lent and there is no gradient yet: to be overwritten
+ * completely. NULL: other memory, a gradient exists, none is wanted, or after an error. */
 kr_tensor *kr_back_new(kr_back *back, int in);
 
 /* kr_grad_in_slab of an input of the running rule, if its gradient is wanted. */
 kr_tensor *kr_back_slab(kr_back *back, int in);
 bool kr_back_has_slab(kr_back *back, int in);
+
+/* The caller's memory as a tensor, a copy where the device cannot access it; without a gradient. op: "view_data".
+ * strides NULL: row-major. NULL after an error. */
+kr_tensor *kr_borrow(kr_tape *tape, const char *op, kr_dtype dtype, const kr_shape *shape, const int64_t *strides,
+                     const void *data);
+
+/* Makes a header on the stack for the caller's memory, to read from; false after an error. */
+bool kr_describe_memory(kr_tape *tape, const char *op, kr_dtype dtype, const kr_shape *shape, const void *data,
+                        kr_tensor *x);
 
 /* Frees the tensors that the running rule made, except those whose data a gradient still uses. */
 void kr_release_temporaries(kr_tape *tape);

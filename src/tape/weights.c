@@ -114,7 +114,7 @@ bool kr_weights_leave(kr_weights *w, kr_ctx *ctx, bool is_counted)
         if (is_counted) {
             kr_memory_leave(&w->host);
             kr_memory_leave(&w->device);
-            if (w->floats == &w->device) w->device.hooks = ctx->device->vtable->detached(ctx->device);
+            if (w->floats == &w->device) ctx->device->vtable->detach(ctx->device, &w->device);
         }
     }
     const uint_least64_t before = atomic_fetch_sub_explicit(&w->state, 1, memory_order_acq_rel);

@@ -22,7 +22,8 @@ typedef struct kr_storage {
 typedef struct kr_tensor_flags {
     bool requires_grad : 1, retain_grad : 1;
     bool grad_f32 : 1;     /* 16-bit, but its gradient is f32: an activation that is rounded for its readers */
-    bool grad_is_zero : 1; /* of a parameter: the gradient's memory holds zeros only */
+    bool grad_is_zero : 1; /* of a parameter or with grad_is_lent: a new gradient is written, not added */
+    bool grad_is_lent : 1; /* of a leaf: the gradient's memory is the caller's (tape/backward_into.c) */
     bool is_state : 1;     /* of a state of the caller's */
     bool is_destroyed : 1; /* of a parameter: only this header is left, for tapes that refer to it */
     bool in_heap : 1;      /* made during a backward pass (kr_temporary in tape/tape_impl.h) */

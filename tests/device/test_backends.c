@@ -529,6 +529,42 @@ TEST(backends_bring_a_device)
     CHECK(strstr(devices, "inverter: the device of a backend\n") != NULL, "%s", devices);
 }
 
+static void *no_alloc(void *user, size_t bytes, void *stream)
+{
+    (void)user, (void)bytes, (void)stream;
+    return NULL;
+}
+
+static void no_free(void *user, void *p, size_t bytes, void *stream)
+{
+    (void)user, (void)p, (void)bytes, (void)stream;
+}
+
+/* Streams and device allocators are for GPUs of the library. */
+TEST(a_device_from_outside_has_no_streams_and_its_own_memory)
+{
+    const kr_device_allocator hooks = { .alloc = no_alloc, .free = no_free };
+    add(&inverting);
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.threads = 1;
+    options.device = "inverter";
+    options.device_allocator = &hooks;
+    kr_ctx *ctx = kr_ctx_create(&options);
+    CHECK(kr_ctx_status(ctx) == KR_ERR_UNSUPPORTED, "%s", kr_ctx_message(ctx));
+    CHECK(strcmp(kr_ctx_message(ctx), "ctx: device inverter:0: device_allocator is set, but a backend's device has "
+                                      "its own memory") == 0,
+          "%s", kr_ctx_message(ctx));
+    kr_ctx_destroy(ctx);
+    options.device_allocator = NULL;
+    ctx = kr_ctx_create(&options);
+    CHECK(kr_ctx_use_stream(ctx, NULL) == KR_OK, "%s", kr_ctx_message(ctx));
+    CHECK(kr_ctx_use_stream(ctx, KR_STREAM_LEGACY) == KR_ERR_UNSUPPORTED, "a stream");
+    CHECK_ERROR(ctx, KR_ERR_UNSUPPORTED,
+                "ctx.use_stream: the device inverter:0 Inverter has no streams; leave the stream NULL");
+    kr_ctx_destroy(ctx);
+}
+
 static const kr_backend_info for_inverter = { KR_BACKEND_HEAD, .name = "softer", .target = "inverter",
                                               .kernels = &inverter_kernels };
 

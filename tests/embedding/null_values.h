@@ -193,6 +193,12 @@ static inline void *v_memory(void)
     return memory;
 }
 
+/* A stream that every GPU has; a CPU has none. */
+static inline void *v_stream(void)
+{
+    return KR_STREAM_LEGACY;
+}
+
 static inline const char *v_text(const char *name)
 {
     return strstr(name, "path") || strcmp(name, "folder") == 0 ? in_folder("x") : "x";

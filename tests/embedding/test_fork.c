@@ -4,7 +4,10 @@
 #include "tests/embedding/shared_model.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -162,6 +165,72 @@ TEST(a_forked_child_cannot_compute_but_destroy)
     check_children(1);
     check_children(2);
     check_children(4);
+    restore_device();
+}
+
+/* ---- the way multiprocessing ends a child: exit, with handlers that destroy what the parent made ---- */
+
+static parent leaving;
+
+static void destroy_at_exit(void)
+{
+    destroy_parent(&leaving);
+}
+
+static int exit_with_handlers(void *user)
+{
+    leaving = *(parent *)user;
+    if (atexit(destroy_at_exit) != 0) return 1;
+    exit(0);
+}
+
+/* The same with a context of the child that has computed, and that is not destroyed. */
+static int exit_after_computing(void *user)
+{
+    parent own = make_parent(4);
+    const double mean = kr_item(kr_mean(own.tape, kr_matmul(own.tape, own.x, own.x), KR_ALL_AXES, false));
+    return mean == 256 ? exit_with_handlers(user) : 2;
+}
+
+typedef struct computing {
+    pthread_t thread;
+    atomic_bool ends;
+    atomic_int rounds;
+} computing;
+
+/* Another thread of the parent, whose workers compute all the time. */
+static void *compute_on(void *user)
+{
+    computing *c = user;
+    kr_ctx *ctx = kr_test_ctx(4, NULL);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    while (!atomic_load(&c->ends)) {
+        kr_tape_reset(t);
+        kr_tensor *x = kr_full(t, KR_DTYPE_F32, KR_SHAPE(128, 128), 1);
+        CHECK(kr_item(kr_mean(t, kr_matmul(t, x, x), KR_ALL_AXES, false)) == 128, "%s", kr_ctx_message(ctx));
+        atomic_fetch_add(&c->rounds, 1);
+    }
+    kr_tape_destroy(t);
+    kr_ctx_destroy(ctx);
+    return NULL;
+}
+
+TEST(a_forked_child_ends_by_exit)
+{
+    set_device("cpu");
+    parent p = make_parent(4);
+    computing c = { .ends = false };
+    if (pthread_create(&c.thread, NULL, compute_on, &c) != 0) exit(2);
+    while (atomic_load(&c.rounds) < 2) sched_yield();
+    for (int i = 0; i < 6; i++) {
+        const int got = in_child(i % 2 ? exit_after_computing : exit_with_handlers, &p);
+        CHECK(got == 0, "child %d ended with %d", i, got);
+    }
+    atomic_store(&c.ends, true);
+    pthread_join(c.thread, NULL);
+    kr_tensor *y = kr_mean(p.tape, kr_matmul(p.tape, p.x, p.x), KR_ALL_AXES, false);
+    CHECK(kr_item(y) == 256, "the parent computes on: %s", kr_ctx_message(p.ctx));
+    destroy_parent(&p);
     restore_device();
 }
 

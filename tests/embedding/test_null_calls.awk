@@ -38,6 +38,7 @@ function pointer_value(type, id, fn,    base, value) {
     gsub(/const |[ *]|const/, "", base)
     if (type ~ /\*.*\*.*\*/) value = "v_keep()"
     else if (type ~ /\*.*\*/) value = base ~ /^kr_/ ? "v_" base "_list()" : "v_memory()"
+    else if (base == "void" && id == "stream") value = "v_stream()"
     else if (base ~ /^(void|bool|int|size_t|int32_t|int64_t|double)$/) value = "v_memory()"
     else if (base == "char") value = type ~ /^const/ ? "v_text(\"" id "\")" : "v_memory()"
     else if (base == "kr_tensor") value = "v_kr_tensor(\"" id "\")"

@@ -94,7 +94,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int i = 0; i < 2; i++) {
         const size_t blocks = kr_ctx_memory(ctx).live_blocks;
         const int64_t tokens = kr_generation_tokens(both[i]);
-        if (kr_generation_load(both[i], path) == KR_OK) {
+        const kr_status status =
+            i == 0 ? kr_generation_load(both[i], path) : kr_generation_load_memory(both[i], data, size);
+        if (status == KR_OK) {
             go_on(both[i]);
         } else if (kr_ctx_memory(ctx).live_blocks != blocks || kr_generation_tokens(both[i]) != tokens) {
             abort();

@@ -113,10 +113,11 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return kr_ctx_failed(ctx);
 }
 
-static void load(const kr_network *own, const char *path)
+/* path NULL: from memory */
+static void load(const kr_network *own, const char *path, const uint8_t *data, size_t size)
 {
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
-    kr_state *state = kr_state_load(ctx, own, path);
+    kr_state *state = path ? kr_state_load(ctx, own, path) : kr_state_load_memory(ctx, own, data, size);
     if ((state != NULL) == kr_ctx_failed(ctx)) abort();
     if (state && kr_state_batch(state) <= 4) {
         const bool ran = own == net ? step(state) != NULL : step_by_hand(state);
@@ -131,7 +132,12 @@ static void load(const kr_network *own, const char *path)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *path = fuzz_file(data, size);
-    load(net, path);
-    load(hand, path);
+    load(net, path, NULL, 0);
+    load(hand, path, NULL, 0);
+    uint8_t *copy = malloc(size ? size : 1); /* of its exact size, for the sanitizer to guard */
+    if (!copy) return 0;
+    memcpy(copy, data, size);
+    load(net, NULL, copy, size);
+    free(copy);
     return 0;
 }

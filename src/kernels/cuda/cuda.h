@@ -21,6 +21,7 @@ typedef struct kr_cuda {
     int multiprocessors;
     size_t shared_bytes; /* per CTA */
     uint64_t *arrivals;  /* CTA counters on the device: 0 at first, and changed by kernels only */
+    bool is_shared;      /* the stream is the caller's: the preceding kernel may be any, and may write what ours read */
 } kr_cuda;
 
 enum { KR_CUDA_ARRIVALS = 128, KR_CUDA_TICKETS = 1024 }; /* arrival counters; ticket counters behind them */

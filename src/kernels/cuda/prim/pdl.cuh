@@ -2,7 +2,8 @@
  *
  * On sm_90 such a kernel starts while the preceding one still runs: it may read what that one does not write, its weights
  * or its state, and waits before anything else. It releases the next kernel only after that wait, so that two of them
- * overlap, never three. Before sm_90 these are ordinary launches.
+ * overlap, never three. Before sm_90, and on a stream that others use, these are ordinary launches: a kernel of the caller's
+ * may write weights, and may release the next kernel before it has.
  */
 #ifndef KR_KERNELS_CUDA_PRIM_PDL_CUH
 #define KR_KERNELS_CUDA_PRIM_PDL_CUH
@@ -45,8 +46,9 @@ static inline void kr_pdl_launch(const kr_exec *exec, void (*kernel)(Params...),
     config.dynamicSmemBytes = shared;
     config.stream = kr_stream_of(exec);
     config.attrs = &early;
-    config.numAttrs = own->arch == 90 ? 1 : 0; /* a newer GPU may run the sm_80 code, which does not wait */
-    if (shared > 32 << 10) {                   /* up to 48 KiB, with the static part, need no attribute */
+    /* a newer GPU may run the sm_80 code, which does not wait */
+    config.numAttrs = own->arch == 90 && !own->is_shared ? 1 : 0;
+    if (shared > 32 << 10) { /* up to 48 KiB, with the static part, need no attribute */
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
         /* a CTA can be co-resident with one of another kernel only if both want the same shared memory carveout */
         cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);

@@ -174,6 +174,10 @@ KR_API_INLINE int64_t kr_generation_tokens(const kr_generation *g)
 KR_API KR_MUST_CHECK kr_status kr_generation_save(kr_generation *g, const char *path);
 KR_API KR_MUST_CHECK kr_status kr_generation_load(kr_generation *g, const char *path);
 
+/* The same with the bytes of the file in the caller's memory, as kr_state_save_memory. */
+KR_API KR_MUST_CHECK kr_status kr_generation_save_memory(kr_generation *g, void *out, size_t bytes, size_t *needed);
+KR_API KR_MUST_CHECK kr_status kr_generation_load_memory(kr_generation *g, const void *data, size_t bytes);
+
 /* ==== Text models ====
  *
  * A language model opened from its folder: weights, tokenizer, BOS and EOS tokens.

@@ -58,6 +58,11 @@ KR_API_INLINE int64_t kr_tape_nodes(const kr_tape *tape)
 /* A leaf on the tape that receives a gradient: a copy of x, detached from the ops that computed it. */
 KR_API kr_tensor *kr_input(kr_tape *tape, kr_tensor *x);
 
+/* The same without a copy: a leaf over the caller's memory, under the conditions of kr_view_data, which is the constant
+ * over it. Any strides; the address is a multiple of the element's size. The tape counts writes to its own tensors and to
+ * parameters, and does not notice when borrowed memory is changed between an op and kr_backward. NULL after an error. */
+KR_API kr_tensor *kr_input_view(kr_tape *tape, const kr_view *view);
+
 /* The same memory without a gradient: backward stops here. */
 KR_API kr_tensor *kr_detach(kr_tape *tape, kr_tensor *x);
 
@@ -85,6 +90,17 @@ KR_API void kr_param_freeze(kr_tensor *param, bool frozen);
  * detected. */
 KR_API kr_status kr_backward(kr_tape *tape, kr_tensor *loss);
 KR_API kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_tensor *const *g_y);
+
+/* kr_backward_from that writes the gradients of `n_leaves` leaves (parameters, kr_input, kr_input_view) to the caller's
+ * memory: g_leaves[i] has the shape and type of leaves[i] and any strides other than 0. Row-major memory is written
+ * without a copy. accumulate: gradients are added to what is there; otherwise they replace it, and are 0 for a leaf that
+ * received none. kr_grad of these leaves does not change; all other leaves have their gradients there, as usual.
+ *
+ * The views must not overlap each other or an operand. With a GPU their memory is device memory of the context's GPU,
+ * and is written when the queued kernels have run. After an error its contents are undefined. Errors as for
+ * kr_backward_from; KR_ERR_ARG also for a leaf that is listed twice or is the result of an op. */
+KR_API kr_status kr_backward_into(kr_tape *tape, int count, kr_tensor *const *y, kr_tensor *const *g_y, int n_leaves,
+                                  kr_tensor *const *leaves, const kr_view *g_leaves, bool accumulate);
 
 /* ---- scopes ---- */
 
