@@ -7,7 +7,11 @@ import operator
 import os
 import pickle
 from collections.abc import Mapping, Sequence
+<<<<<<< HEAD
 from typing import Any, Literal, SupportsIndex, Unpack, overload
+=======
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+>>>>>>> w-pytrain
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +23,9 @@ from ._generate import Generated, GenerateOptions, Generation, Prompt, is_one_pr
 from ._params import Params, empty_gradients
 from ._state import State
 from ._tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ._models import Evaluation
 
 Array = npt.NDArray[Any]
 Bytes = bytes | bytearray | memoryview
@@ -320,6 +327,18 @@ class Model:
         grads = empty_gradients(self.params._core)
         loss, _, _ = self._loss(list(grads.values()), ids, labels, options)
         return loss, grads
+
+    def eval(self, data: Any, **options: Any) -> Evaluation:
+        """How well the model predicts each token of a text from all tokens before it; krait.eval describes the options.
+
+        >>> import krait
+        >>> m = krait.new("mamba2", d_model=16, n_layers=1, vocab_size=256, state_rank=8, per_head_dim=8)
+        >>> m.eval(krait.data.string("to be, or not to be")).tokens
+        18
+        """
+        from ._models import eval as evaluate
+
+        return evaluate(self, data, **options)
 
     # ---- text ----
 

@@ -176,6 +176,12 @@ def test_a_fork_while_another_thread_computes() -> None:
 
 
 @needs_fork
+def test_a_child_of_fork_shares_as_often_as_it_likes() -> None:
+    child = "for _ in range(3): print(m.share(threads=1).logits([[1]]).shape)"
+    assert fork(child) == "(1, 1, 256)\n" * 3 + "parent 0\n"
+
+
+@needs_fork
 def test_multiprocessing_by_fork() -> None:
     code = (
         "import multiprocessing as mp, krait\n"
