@@ -7,6 +7,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from . import nn, ssd
 from ._core import (
     ArgumentError,
@@ -33,14 +36,38 @@ from ._params import Parameter, Params
 from ._state import State
 from ._tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from . import data, notebook
+    from ._checks import CheckResult, Checks, check
+    from ._models import Evaluation, convert, eval
+    from ._training import Progress, Run, train
+
+# Imported when they are asked for, so that `import krait` imports NumPy and nothing else.
+_LAZY = {
+    "CheckResult": "_checks",
+    "Checks": "_checks",
+    "Evaluation": "_models",
+    "Progress": "_training",
+    "Run": "_training",
+    "check": "_checks",
+    "convert": "_models",
+    "data": "data",
+    "eval": "_models",
+    "notebook": "notebook",
+    "train": "_training",
+}
+
 __all__ = [
     "ArgumentError",
     "Array",
+    "CheckResult",
+    "Checks",
     "Context",
     "CopyWarning",
     "DeviceError",
     "DtypeError",
     "Error",
+    "Evaluation",
     "FormatError",
     "Generated",
     "Generation",
@@ -51,18 +78,26 @@ __all__ = [
     "OutOfMemoryError",
     "Parameter",
     "Params",
+    "Progress",
+    "Run",
     "ShapeError",
     "State",
     "StateError",
     "Tokenizer",
     "UnsupportedError",
     "__version__",
+    "check",
+    "convert",
+    "data",
     "devices",
+    "eval",
     "from_dlpack",
     "load",
     "new",
     "nn",
+    "notebook",
     "ssd",
+    "train",
 ]
 
 
@@ -73,3 +108,16 @@ def devices() -> list[str]:
     'cpu'
     """
     return _info("devices").splitlines()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'krait' has no attribute {name!r}")
+    module = import_module(f"krait.{_LAZY[name]}")
+    value = module if name == _LAZY[name] else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

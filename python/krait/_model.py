@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
+import pickle
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Unpack, overload
+<<<<<<< HEAD
+from typing import Any, Literal, SupportsIndex, Unpack, overload
+=======
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+>>>>>>> w-pytrain
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +24,11 @@ from ._params import Params, empty_gradients
 from ._state import State
 from ._tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from ._models import Evaluation
+
 Array = npt.NDArray[Any]
+Bytes = bytes | bytearray | memoryview
 
 # Short names of the fields of a config, as the program has them.
 ALIASES = {
@@ -318,6 +328,18 @@ class Model:
         loss, _, _ = self._loss(list(grads.values()), ids, labels, options)
         return loss, grads
 
+    def eval(self, data: Any, **options: Any) -> Evaluation:
+        """How well the model predicts each token of a text from all tokens before it; krait.eval describes the options.
+
+        >>> import krait
+        >>> m = krait.new("mamba2", d_model=16, n_layers=1, vocab_size=256, state_rank=8, per_head_dim=8)
+        >>> m.eval(krait.data.string("to be, or not to be")).tokens
+        18
+        """
+        from ._models import eval as evaluate
+
+        return evaluate(self, data, **options)
+
     # ---- text ----
 
     @overload
@@ -396,17 +418,11 @@ class Model:
         if self.tokenizer is not None:
             self.tokenizer.save(folder)
 
-    def load_state(self, source: str | os.PathLike[str] | bytes) -> State:
+    def load_state(self, source: str | os.PathLike[str] | Bytes) -> State:
         """A state from a file of State.save, or from the bytes of State.to_bytes."""
-        if not isinstance(source, bytes):
+        if isinstance(source, (str, os.PathLike)):
             return State(self._core.load_state(source), self)
-        import tempfile
-
-        with tempfile.TemporaryDirectory(prefix="krait-") as folder:
-            path = os.path.join(folder, "state")
-            with open(path, "wb") as file:
-                file.write(source)
-            return State(self._core.load_state(path), self)
+        return State(self._core.load_state_memory(source), self)
 
     def share(self, context: _core.Context | None = None, *, threads: int = 1) -> Model:
         """A model over the same weights in another context, for another thread; None: a new context.
@@ -422,28 +438,22 @@ class Model:
             context = _core.Context(device=self.device.split()[0], threads=threads)
         return Model(self._core.share(context), self._source, self.tokenizer)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        special = {name: self._info[name] for name in SPECIAL}
+    def _special(self) -> dict[str, Any]:
+        return {name: self._info[name] for name in SPECIAL}
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         if self._source:
-            return (_unpickle_folder, (*self._source, self.tokenizer, special))
-        return (_unpickle_files, (self._files(), self.tokenizer, special))
-
-    def _files(self) -> dict[str, bytes]:
-        import tempfile
-
-        with tempfile.TemporaryDirectory(prefix="krait-") as folder:
-            self._core.save(folder)
-            files = {}
-            for name in sorted(os.listdir(folder)):
-                with open(os.path.join(folder, name), "rb") as file:
-                    files[name] = file.read()
-        return files
+            return (_unpickle_folder, (*self._source, self.tokenizer, self._special()))
+        config, weights = self._core.to_bytes()
+        # From protocol 5 on the weights may travel next to the pickle, without a copy.
+        data = pickle.PickleBuffer(weights) if operator.index(protocol) >= 5 else weights
+        return (_unpickle_memory, (config, data, self.tokenizer, self._special()))
 
     def __copy__(self) -> Model:
         return self
 
     def __deepcopy__(self, memo: Any) -> Model:
-        return _unpickle_files(self._files(), self.tokenizer, {name: self._info[name] for name in SPECIAL})
+        return _unpickle_memory(*self._core.to_bytes(), self.tokenizer, self._special())
 
 
 def _unpickle_folder(folder: str, dtype: str | None, tokenizer: Tokenizer | None, special: dict[str, Any]) -> Model:
@@ -453,15 +463,10 @@ def _unpickle_folder(folder: str, dtype: str | None, tokenizer: Tokenizer | None
     return made
 
 
-def _unpickle_files(files: dict[str, bytes], tokenizer: Tokenizer | None, special: dict[str, Any]) -> Model:
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="krait-") as folder:
-        for name, data in files.items():
-            with open(os.path.join(folder, name), "wb") as file:
-                file.write(data)
-        core = _core.load_model(default_context(), folder, tokenizer="", mmap=False)
-    made = Model(core, [], tokenizer)
+def _unpickle_memory(
+    config: Bytes, weights: Bytes, tokenizer: Tokenizer | None, special: dict[str, Any]
+) -> Model:
+    made = Model(_core.load_model_memory(default_context(), config, weights), [], tokenizer)
     made._info.update(special)
     return made
 

@@ -107,13 +107,7 @@ class State(Mapping[str, "npt.NDArray[Any]"]):
 
     def to_bytes(self) -> bytes:
         """The file of save, as bytes (Model.load_state takes them too)."""
-        import tempfile
-
-        with tempfile.TemporaryDirectory(prefix="krait-") as folder:
-            path = os.path.join(folder, "state")
-            self._core.save(path)
-            with open(path, "rb") as file:
-                return file.read()
+        return self._core.to_bytes()
 
     def __copy__(self) -> State:
         return self.copy()

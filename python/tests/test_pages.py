@@ -14,6 +14,7 @@ PAGE = ROOT / "docs" / "python-numpy.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE) if PAGE.exists() else []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PROGRAMS, reason="docs/python-numpy.md is not here")
 def test_programs(tmp_path: Path) -> None:
     for program in PROGRAMS:

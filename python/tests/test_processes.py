@@ -62,6 +62,17 @@ def test_models_by_their_folder(model: krait.Model, tmp_path: Path) -> None:
     assert np.array_equal(pickle.loads(data).logits([[1]]), loaded.logits([[1]]))
 
 
+def test_weights_travel_next_to_a_pickle_of_protocol_5():
+    model = krait.new("mamba2", d_model=32, n_layers=1, vocab_size=256, state_rank=16, per_head_dim=16)
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(model, 5, buffer_callback=buffers.append)
+    assert len(buffers) == 1 and len(data) < 4000 < buffers[0].raw().nbytes
+    made = pickle.loads(data, buffers=[bytearray(buffers[0].raw())])
+    assert np.array_equal(made.logits([[1, 2, 3]]), model.logits([[1, 2, 3]]))
+    with pytest.raises(krait.Error):
+        pickle.loads(data, buffers=[b"not a file of weights"])
+
+
 def test_states(family: str) -> None:
     m = small(family)
     _, s = m.forward(tokens(2, 5))
@@ -162,6 +173,12 @@ def test_a_fork_while_another_thread_computes() -> None:
     child = "try: m.logits([[1]])\nexcept krait.StateError: print('refused')\ndel state"
     out = fork(child, before, "stop.set(); thread.join()", "os._exit(code)")
     assert out == "refused\nparent 0\n"
+
+
+@needs_fork
+def test_a_child_of_fork_shares_as_often_as_it_likes() -> None:
+    child = "for _ in range(3): print(m.share(threads=1).logits([[1]]).shape)"
+    assert fork(child) == "(1, 1, 256)\n" * 3 + "parent 0\n"
 
 
 @needs_fork

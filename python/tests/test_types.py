@@ -1,4 +1,4 @@
-"""Stubs and annotations: mypy --strict, stubtest, and the examples of the documentation."""
+"""Stubs and annotations: mypy --strict over the package and over a program, stubtest, and the examples of docstrings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def test_every_function_in_c_has_a_signature() -> None:
                     assert method.__doc__ and inspect.signature(method), f"{name}.{attribute}"
 
 
+@pytest.mark.slow
 def test_mypy(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     # By name, as programs import them; a package that is not installed is found by its folder.
@@ -65,6 +67,7 @@ def test_mypy(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_stubtest(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     # The interpreter shows the buffer protocol of C as a method from 3.12 on.
@@ -76,3 +79,43 @@ def test_stubtest(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+PROGRAM = """
+    import krait
+    import numpy as np
+
+    model = krait.load("folder", device="cpu", dtype="bf16")
+    for piece in model.generate("Once", max_tokens=4, temperature=0.8):
+        text: str = piece
+    logits, state = model.forward(np.array([[1, 2]]))
+    states: krait.State = state.select([0])
+    loss, grads = model.loss_and_grads([[1, 2, 3]])
+    value: float = loss
+    run: krait.Run = krait.train("notes.txt", steps=3, on_step=lambda progress: progress.loss > 0.1)
+    run = run.resume(steps=5, lr=1e-3)
+    curve: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = run.metrics["loss"]
+    perplexity: float = model.eval("text.txt").perplexity
+    passed: int = krait.check(quick=True).passed
+    context = krait.Context(threads=2)
+"""
+WRONG = """
+    import krait
+
+    krait.Run("notes").resume(step=5)
+    krait.train("notes.txt", on_step="loud")
+    krait.load(3)
+    krait.check(quick=True).passt
+"""
+
+
+@pytest.mark.slow
+def test_mypy_of_a_program(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "right.py").write_text(textwrap.dedent(PROGRAM))
+    (tmp_path / "wrong.py").write_text(textwrap.dedent(WRONG))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir=/dev/null", "right.py", "wrong.py"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path).stdout.splitlines()
+    assert not [line for line in lines if line.startswith("right.py")], lines
+    for number in (4, 5, 6, 7):
+        assert any(line.startswith(f"wrong.py:{number}:") for line in lines), (number, lines)

@@ -5,6 +5,7 @@
 
 #include "base/device_memory.h"
 #include "device/device.h"
+#include "ops/ops_impl.h"
 #include "tensor/tensor_impl.h"
 
 #include <math.h>
@@ -30,24 +31,19 @@ CASE(decode_linear)
                                     .nn = OUT,
                                     .nk = IN,
                                     .ng = i ? 2 : 1,
-                                    .x_m = IN,
-                                    .z_m = IN,
-                                    .base_m = OUT,
-                                    .y_m = OUT,
-                                    .x = data(C(4, -2, 2, ROWS, IN)),
-                                    .z = i ? data(C(5, -3, 3, ROWS, IN)) : NULL,
+                                    .x = kr_operand_of(C(4, -2, 2, ROWS, IN)),
+                                    .z = kr_operand_of(i ? C(5, -3, 3, ROWS, IN) : NULL),
+                                    .w = kr_operand_of(w),
+                                    .base = kr_operand_of(C(8, -2, 2, ROWS, OUT)),
+                                    .y = kr_operand_of(y),
                                     .gain = data(C(6, 0.5, 2, IN)),
-                                    .w = data(w),
                                     .bias = data(C(7, -1, 1, OUT)),
-                                    .base = data(C(8, -2, 2, ROWS, OUT)),
-                                    .y = data(y),
-                                    .w_dtype = w ? kr_storage_dtype_of(w->dtype) : KR_STORAGE_NATIVE,
                                     .has_norm = true,
                                     .eps = 1e-5,
                                     .conv_from = 7,
                                     .nc = CHANNELS,
                                     .nt = TAPS,
-                                    .taps = data(C(9, -1, 1, CHANNELS, TAPS)),
+                                    .taps = kr_operand_of(C(9, -1, 1, CHANNELS, TAPS)),
                                     .conv_bias = data(C(10, -1, 1, CHANNELS)),
                                     .window = data(window) };
         if (kr_ctx_failed(ctx) || !KR_RUN(ctx, decode_linear[kr_real_of(r->dtype)], &a)) return;
@@ -70,27 +66,25 @@ CASE(decode_ssd)
                                  .np = DIM,
                                  .ng = GROUPS,
                                  .nr = RANK,
-                                 .stride = WIDTH,
-                                 .y_stride = WIDTH,
+                                 .y = kr_operand_of(kr_reshape(t, y, KR_SHAPE(ROWS, WIDTH))),
                                  .dt_bias = data(C(2, -2, 2, HEADS)),
                                  .a_log = data(C(3, -2, 1, HEADS)),
                                  .d = data(C(4, -1, 1, HEADS)),
                                  .gain = data(C(5, 0.5, 2, HEADS, DIM)),
                                  .dt_max = INFINITY,
                                  .state = data(state),
-                                 .y = data(y),
                                  .squares = data(C(6, 0, 0, ROWS, HEADS, DIM / KR_DECODE_TILE)),
                                  .deferred = i ? data(C(7, 0, 0, ROWS, parts.row)) : NULL };
         for (int token = 0; token < TOKENS; token++) {
             const int key = 10 * (1 + token);
-            a.x = data(C(key, -2, 2, ROWS, WIDTH));
-            a.b = data(C(key + 1, -1, 1, ROWS, WIDTH)); /* the first GROUPS RANK of a row */
-            a.c = data(C(key + 2, -1, 1, ROWS, WIDTH));
-            a.dt = data(C(key + 3, -3, 1, ROWS, WIDTH));
-            a.z = data(C(key + 4, -3, 3, ROWS, WIDTH));
+            a.x = kr_operand_of(C(key, -2, 2, ROWS, WIDTH));
+            a.b = kr_operand_of(C(key + 1, -1, 1, ROWS, WIDTH)); /* the first GROUPS RANK of a row */
+            a.c = kr_operand_of(C(key + 2, -1, 1, ROWS, WIDTH));
+            a.dt = kr_operand_of(C(key + 3, -3, 1, ROWS, WIDTH));
+            a.z = kr_operand_of(C(key + 4, -3, 3, ROWS, WIDTH));
             if (kr_ctx_failed(ctx) || !KR_RUN(ctx, decode_ssd[real], &a)) return;
         }
-        a.x = NULL;
+        a.x.data = NULL;
         if (a.deferred && !KR_RUN(ctx, decode_ssd[real], &a)) return;
         vector_out_times(r, 2 * i, y);
         vector_out_times(r, 2 * i + 1, state);
@@ -107,22 +101,19 @@ CASE(decode_scan)
                               .ni = CHANNELS,
                               .nr = RANK,
                               .nx = LOW,
-                              .x_stride = CHANNELS,
-                              .stride = RANK,
-                              .x = data(C(3, -2, 2, ROWS, CHANNELS)),
-                              .z = data(C(4, -3, 3, ROWS, CHANNELS)),
-                              .low = data(C(5, -1, 1, ROWS, RANK)), /* the first LOW of a row */
-                              .b = data(C(6, -1, 1, ROWS, RANK)),
-                              .c = data(C(7, -1, 1, ROWS, RANK)),
-                              .w = data(w),
+                              .x = kr_operand_of(C(3, -2, 2, ROWS, CHANNELS)),
+                              .z = kr_operand_of(C(4, -3, 3, ROWS, CHANNELS)),
+                              .low = kr_operand_of(C(5, -1, 1, ROWS, RANK)), /* the first LOW of a row */
+                              .b = kr_operand_of(C(6, -1, 1, ROWS, RANK)),
+                              .c = kr_operand_of(C(7, -1, 1, ROWS, RANK)),
+                              .w = kr_operand_of(w),
+                              .y = kr_operand_of(y),
                               .dt_bias = data(C(8, -2, 2, CHANNELS)),
                               .a_log = data(C(9, -3, 1, CHANNELS, RANK)),
                               .d = data(C(10, -1, 1, CHANNELS)),
-                              .w_dtype = w ? kr_storage_dtype_of(w->dtype) : KR_STORAGE_NATIVE,
                               .eps = 1e-5,
                               .dt_max = 0.75,
-                              .state = data(state),
-                              .y = data(y) };
+                              .state = data(state) };
     if (kr_ctx_failed(ctx) || !KR_RUN(ctx, decode_scan[kr_real_of(r->dtype)], &a)) return;
     vector_out_times(r, 0, y);
     vector_out_times(r, 1, state);
@@ -143,15 +134,15 @@ CASE(decode_mamba3)
                                 .nr = RANK,
                                 .na = ANGLES,
                                 .nrotated = ANGLES,
-                                .stride = WIDTH,
-                                .z = data(C(5, -2, 2, ROWS, WIDTH)), /* and the first elements of these rows */
-                                .x = data(C(6, -2, 2, ROWS, WIDTH)),
-                                .b = data(C(7, -1, 1, ROWS, WIDTH)),
-                                .c = data(C(8, -1, 1, ROWS, WIDTH)),
-                                .dt = data(C(9, -3, 1, ROWS, WIDTH)),
-                                .a = data(C(10, -3, 3, ROWS, WIDTH)),
-                                .lambda = data(C(11, -2, 2, ROWS, WIDTH)),
-                                .theta = data(C(12, -2, 2, ROWS, WIDTH)),
+                                .z = kr_operand_of(C(5, -2, 2, ROWS, WIDTH)), /* and the first elements of these rows */
+                                .x = kr_operand_of(C(6, -2, 2, ROWS, WIDTH)),
+                                .b = kr_operand_of(C(7, -1, 1, ROWS, WIDTH)),
+                                .c = kr_operand_of(C(8, -1, 1, ROWS, WIDTH)),
+                                .dt = kr_operand_of(C(9, -3, 1, ROWS, WIDTH)),
+                                .a = kr_operand_of(C(10, -3, 3, ROWS, WIDTH)),
+                                .lambda = kr_operand_of(C(11, -2, 2, ROWS, WIDTH)),
+                                .theta = kr_operand_of(C(12, -2, 2, ROWS, WIDTH)),
+                                .y = kr_operand_of(kr_reshape(t, y, KR_SHAPE(ROWS, HEADS * DIM))),
                                 .dt_bias = data(C(13, -1, 1, HEADS)),
                                 .b_gain = data(C(14, 0.5, 1.5, RANK)),
                                 .c_gain = data(C(15, 0.5, 1.5, RANK)),
@@ -170,8 +161,7 @@ CASE(decode_mamba3)
                                 .state = data(state),
                                 .k = data(k),
                                 .v = data(v),
-                                .angle = data(angle),
-                                .y = data(y) };
+                                .angle = data(angle) };
     if (kr_ctx_failed(ctx) || !KR_RUN(ctx, decode_mamba3[kr_real_of(r->dtype)], &a)) return;
     vector_out_times(r, 0, y);
     vector_out_times(r, 1, state);
@@ -218,8 +208,7 @@ static bool draw_samples(vector_run *r, sample_state *host, const kr_tensor *log
     kr_sample_args a = { .nb = SAMPLE_ROWS,
                          .nw = SAMPLE_TOKENS,
                          .vocab = SAMPLE_VOCAB,
-                         .stride = SAMPLE_TOKENS,
-                         .x = logits->data,
+                         .x = kr_operand_of(logits),
                          .rules = state->rules,
                          .is_greedy = host->rules[0].temperature <= 0,
                          .biases = changes ? state->biases : NULL,

@@ -17,7 +17,7 @@ static bool takes(const kr_tape *tape, const kr_layers *s, const kr_tensor *x, c
     const bool is_f32 = x && (x->dtype == KR_DTYPE_F32 || (kr_dtype_is_16bit(x->dtype) && s->config.residual_in_f32));
     return kr_ctx_on_device(tape->ctx) && is_f32 && x->dims[1] == 1 && !tape->recording && !run->has_class_tokens &&
            call->state && !call->streams && !call->seq_start_bs && !call->reset_bs && !call->mask_bs &&
-           call->dropout == 0 && !kr_decode_device_fallback(tape->ctx) && !kr_decode_stack_fallback(s) &&
+           call->dropout == 0 && !kr_decode_device_fallback(tape->ctx) && !kr_decode_stack_fallback(tape->ctx, s) &&
            kr_decode_state_fits(s, call->state);
 }
 

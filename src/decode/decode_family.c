@@ -2,6 +2,7 @@
 #include "decode/decode_family.h"
 
 #include "device/device.h"
+#include "ops/ops_impl.h"
 
 const kr_decode_family *kr_decode_family_of(const kr_block_kind *kind)
 {
@@ -26,14 +27,11 @@ kr_decode_linear_args kr_decode_in_proj(const kr_decode_request *r, const kr_ten
                                     .nn = w->dims[0],
                                     .nk = w->dims[1],
                                     .ng = 1,
-                                    .x_m = w->dims[1],
-                                    .y_m = w->dims[0],
-                                    .x = r->x_bsd->data,
+                                    .x = kr_operand_of(r->x_bsd),
+                                    .w = kr_operand_of(w),
+                                    .y = kr_operand_of(row_bo),
                                     .gain = r->norm_d->data,
-                                    .w = w->data,
                                     .bias = kr_tensor_data(bias),
-                                    .y = row_bo->data,
-                                    .w_dtype = kr_storage_dtype_of(w->dtype),
                                     .has_norm = true,
                                     .eps = r->norm->eps };
 }
@@ -45,14 +43,9 @@ kr_decode_linear_args kr_decode_out_proj(const kr_decode_request *r, const kr_te
                                     .nn = w->dims[0],
                                     .nk = w->dims[1],
                                     .ng = 1,
-                                    .x_m = w->dims[1],
-                                    .base_m = w->dims[0],
-                                    .y_m = w->dims[0],
-                                    .x = in_bi->data,
-                                    .w = w->data,
-                                    .bias = kr_tensor_data(bias),
-                                    .base = r->x_bsd->data,
-                                    .y = r->y_bsd->data,
-                                    .w_dtype = kr_storage_dtype_of(w->dtype),
-                                    .x_dtype = kr_storage_dtype_of(in_bi->dtype) };
+                                    .x = kr_operand_of(in_bi),
+                                    .w = kr_operand_of(w),
+                                    .base = kr_operand_of(r->x_bsd),
+                                    .y = kr_operand_of(r->y_bsd),
+                                    .bias = kr_tensor_data(bias) };
 }

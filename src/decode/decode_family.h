@@ -2,6 +2,7 @@
 #ifndef KR_DECODE_DECODE_FAMILY_H
 #define KR_DECODE_DECODE_FAMILY_H
 
+#include "device/device.h"
 #include "nn/block_impl.h"
 
 /* Results that live from one kernel of a layer to the next; all layers of a plan use the same ones. */
@@ -25,8 +26,8 @@ typedef struct kr_decode_request {
 typedef struct kr_decode_family {
     const kr_block_kind *kind;
 
-    /* Why fused kernels cannot run the block; NULL: they can. */
-    const char *(*fallback)(const void *block);
+    /* Why fused kernels of the context's device cannot run the block; NULL: they can. */
+    const char *(*fallback)(const kr_ctx *ctx, const void *block);
 
     /* The kernels of the layer, with buffers on the tape. False after an error. */
     bool (*describe)(kr_tape *tape, const kr_decode_request *request, kr_decode_layer *layer);
@@ -45,6 +46,17 @@ const kr_decode_family *kr_decode_family_of(const kr_block_kind *kind);
 static inline bool kr_decode_is_f32(const kr_tensor *x)
 {
     return !x || x->dtype == KR_DTYPE_F32;
+}
+
+/* Is the tensor absent, or of a type that the device's kernel takes? operand: kernel_operand of kernels/accepts.def. */
+#define KR_DECODE_TAKES(ctx, operand, x) (kr_decode_is_f32(x) || kr_accepts(ctx, operand, (x)->dtype))
+#define KR_DECODE_WEIGHTS "its decode kernels do not take the type of its weights"
+
+/* Columns of a row buffer, from number `column` on. */
+static inline kr_operand kr_decode_columns(const kr_tensor *row_bo, int64_t column)
+{
+    return (kr_operand){ row_bo->data + column * (int64_t)kr_dtype_bytes(row_bo->dtype), row_bo->dtype,
+                         row_bo->dims[1] };
 }
 
 /* *buffer as a tensor [nb columns] on the tape, which is made if it does not fit. NULL after an error. */

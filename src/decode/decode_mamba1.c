@@ -9,10 +9,15 @@
  */
 #include "decode/decode_family.h"
 #include "nn/mamba1_impl.h"
+#include "ops/ops_impl.h"
 
-static const char *fallback(const void *block)
+static const char *fallback(const kr_ctx *ctx, const void *block)
 {
     const kr_mamba1 *m = block;
+    if (!KR_DECODE_TAKES(ctx, decode_linear_w, m->in_proj) || !KR_DECODE_TAKES(ctx, decode_linear_w, m->x_proj) ||
+        !KR_DECODE_TAKES(ctx, decode_linear_w, m->out_proj) || !KR_DECODE_TAKES(ctx, decode_scan_w, m->dt_proj) ||
+        !KR_DECODE_TAKES(ctx, decode_linear_taps, m->conv_weight))
+        return KR_DECODE_WEIGHTS;
     return m->small == KR_DTYPE_F32 && kr_decode_is_f32(m->in_proj_bias) && kr_decode_is_f32(m->out_proj_bias) &&
                    kr_decode_is_f32(m->conv_bias)
                ? NULL
@@ -24,8 +29,7 @@ static kr_decode_linear_args in_proj(const kr_mamba1 *m, const kr_decode_request
     kr_decode_linear_args args = kr_decode_in_proj(r, m->in_proj, m->in_proj_bias, row_bo);
     args.nc = m->ni;
     args.nt = m->config.conv_kernel;
-    args.taps = m->conv_weight->data;
-    args.taps_dtype = kr_storage_dtype_of(m->conv_weight->dtype);
+    args.taps = kr_operand_of(m->conv_weight);
     args.conv_bias = kr_tensor_data(m->conv_bias);
     args.window = r->cache->mamba1.conv_bik->data;
     return args;
@@ -38,42 +42,33 @@ static kr_decode_linear_args x_proj(const kr_mamba1 *m, const kr_tensor *row_bo,
                                     .nn = w->dims[0],
                                     .nk = w->dims[1],
                                     .ng = 1,
-                                    .x_m = row_bo->dims[1],
-                                    .base_m = w->dims[0],
-                                    .y_m = w->dims[0],
-                                    .x = row_bo->data,
-                                    .w = w->data,
-                                    .y = low_bo->data,
-                                    .w_dtype = kr_storage_dtype_of(w->dtype) };
+                                    .x = kr_operand_of(row_bo),
+                                    .w = kr_operand_of(w),
+                                    .y = kr_operand_of(low_bo) };
 }
 
 static kr_decode_scan_args core(const kr_mamba1 *m, const kr_decode_request *r)
 {
     const kr_mamba1_config *c = &m->config;
     const kr_decode_buffers *buffers = r->buffers;
-    const float *x = (const float *)(const void *)buffers->row_bo->data,
-                *low = (const float *)(const void *)buffers->low_bo->data;
     return (kr_decode_scan_args){ .nb = r->nb,
                                   .ni = m->ni,
                                   .nr = c->state_rank,
                                   .nx = m->nx,
-                                  .x_stride = buffers->row_bo->dims[1],
-                                  .stride = buffers->low_bo->dims[1],
-                                  .x = x,
-                                  .z = x + m->ni,
-                                  .low = low,
-                                  .b = low + m->nx,
-                                  .c = low + m->nx + c->state_rank,
-                                  .w = m->dt_proj->data,
+                                  .x = kr_decode_columns(buffers->row_bo, 0),
+                                  .z = kr_decode_columns(buffers->row_bo, m->ni),
+                                  .low = kr_decode_columns(buffers->low_bo, 0),
+                                  .b = kr_decode_columns(buffers->low_bo, m->nx),
+                                  .c = kr_decode_columns(buffers->low_bo, m->nx + c->state_rank),
+                                  .w = kr_operand_of(m->dt_proj),
+                                  .y = kr_operand_of(buffers->y_bi),
                                   .dt_bias = m->dt_bias_i->data,
                                   .a_log = m->a_log_ir->data,
                                   .d = m->d_i->data,
-                                  .w_dtype = kr_storage_dtype_of(m->dt_proj->dtype),
                                   .eps = c->bcdt_norm_eps > 0 ? m->bcdt_norm.eps : 0,
                                   .dt_min = c->dt_limit_min,
                                   .dt_max = c->dt_limit_max,
-                                  .state = r->cache->mamba1.ssm_bir->data,
-                                  .y = buffers->y_bi->data };
+                                  .state = r->cache->mamba1.ssm_bir->data };
 }
 
 static bool describe(kr_tape *tape, const kr_decode_request *r, kr_decode_layer *layer)

@@ -10,10 +10,14 @@
 #include "device/device.h"
 #include "nn/mamba2_impl.h"
 #include "ops/autocast.h"
+#include "ops/ops_impl.h"
 
-static const char *fallback(const void *block)
+static const char *fallback(const kr_ctx *ctx, const void *block)
 {
     const kr_mamba2 *m = block;
+    if (!KR_DECODE_TAKES(ctx, decode_linear_w, m->in_proj) || !KR_DECODE_TAKES(ctx, decode_linear_w, m->out_proj) ||
+        !KR_DECODE_TAKES(ctx, decode_linear_taps, m->conv_weight))
+        return KR_DECODE_WEIGHTS;
     if (m->nmlp != 0) return "d_ssm is smaller than d_inner, and its decode kernels have no MLP";
     return m->dt_bias_h->dtype == KR_DTYPE_F32 && kr_decode_is_f32(m->in_proj_bias)
                ? NULL
@@ -32,8 +36,7 @@ static kr_decode_linear_args in_proj(const kr_mamba2 *m, const kr_decode_request
     args.conv_from = m->nssm;
     args.nc = m->nv;
     args.nt = m->config.conv_kernel;
-    args.taps = m->conv_weight->data;
-    args.taps_dtype = kr_storage_dtype_of(m->conv_weight->dtype);
+    args.taps = kr_operand_of(m->conv_weight);
     args.conv_bias = kr_tensor_data(m->conv_bias);
     args.window = r->cache->mamba2.conv_bvk->data;
     return args;
@@ -43,7 +46,7 @@ static kr_decode_mamba2 core(const kr_mamba2 *m, const kr_decode_request *r, boo
 {
     const kr_mamba2_config *c = &m->config;
     const kr_decode_buffers *buffers = r->buffers;
-    const float *row = (const float *)(const void *)buffers->row_bo->data;
+    const kr_tensor *row_bo = buffers->row_bo;
     kr_decode_mamba2 y = { .z_at = 0,
                            .x_at = m->nssm,
                            .b_at = 2 * m->nssm,
@@ -54,25 +57,22 @@ static kr_decode_mamba2 core(const kr_mamba2 *m, const kr_decode_request *r, boo
                                    .np = c->per_head_dim,
                                    .ng = c->n_groups,
                                    .nr = c->state_rank,
-                                   .stride = buffers->row_bo->dims[1],
-                                   .y_stride = m->nssm,
-                                   .x = row + y.x_at,
-                                   .b = row + y.b_at,
-                                   .c = row + y.c_at,
-                                   .dt = row + y.dt_at,
+                                   .x = kr_decode_columns(row_bo, y.x_at),
+                                   .b = kr_decode_columns(row_bo, y.b_at),
+                                   .c = kr_decode_columns(row_bo, y.c_at),
+                                   .dt = kr_decode_columns(row_bo, y.dt_at),
+                                   .y = kr_operand_of(buffers->y_bi),
                                    .dt_bias = m->dt_bias_h->data,
                                    .a_log = m->a_log_h->data,
                                    .d = m->d->data,
-                                   .z = gates ? row + y.z_at : NULL,
                                    .gain = gates ? kr_tensor_data(m->norm_gain) : NULL,
                                    .d_per_dim = c->has_d_per_dim,
                                    .dt_min = c->dt_limit_min,
                                    .dt_max = c->dt_limit_max,
                                    .state = r->cache->mamba2.ssm_bhpr->data,
-                                   .y = buffers->y_bi->data,
                                    .squares = gates ? buffers->squares_bt->data : NULL,
-                                   .y_dtype = kr_storage_dtype_of(buffers->y_bi->dtype),
                                    .deferred = kr_tensor_data(r->records) };
+    if (gates) y.core.z = kr_decode_columns(row_bo, y.z_at);
     return y;
 }
 
@@ -88,8 +88,7 @@ static kr_decode_linear_args out_proj(const kr_mamba2 *m, const kr_decode_reques
         args.squares = buffers->squares_bt->data;
         args.nsquares = buffers->squares_bt->dims[1];
     } else {
-        args.z = buffers->row_bo->data;
-        args.z_m = buffers->row_bo->dims[1];
+        args.z = kr_operand_of(buffers->row_bo);
         args.gain = kr_tensor_data(m->norm_gain);
     }
     return args;

@@ -8,14 +8,17 @@
  */
 #include "decode/decode_family.h"
 #include "nn/mamba3_impl.h"
+#include "ops/ops_impl.h"
 
-static const char *fallback(const void *block)
+static const char *fallback(const kr_ctx *ctx, const void *block)
 {
     const kr_mamba3 *m = block;
     const kr_mamba3_config *c = &m->config;
     if (c->rotation != KR_ROTATION_COMPLEX) return "rotation by quaternions has no decode kernel";
     if (kr_decode_mamba3_elements(m->nm, c->state_rank, c->per_head_dim, m->nrotations) > KR_DECODE_MAMBA3_MAX)
         return "a head is too large for the shared memory of its decode kernel";
+    if (!KR_DECODE_TAKES(ctx, decode_linear_w, m->in_proj) || !KR_DECODE_TAKES(ctx, decode_linear_w, m->out_proj))
+        return KR_DECODE_WEIGHTS;
     return kr_decode_is_f32(m->dt_bias_h) && kr_decode_is_f32(m->mimo_x_hmp) && kr_decode_is_f32(m->in_proj_bias) &&
                    kr_decode_is_f32(m->out_proj_bias)
                ? NULL
@@ -28,8 +31,7 @@ static kr_decode_mamba3_args core(const kr_mamba3 *m, const kr_decode_request *r
     const kr_mamba3_config *c = &m->config;
     const kr_mamba3_cache *cache = &r->cache->mamba3;
     const kr_tensor *row_bo = r->buffers->row_bo;
-    const int64_t nmgr = m->nm * c->n_groups * c->state_rank;
-    const float *z = (const float *)(const void *)row_bo->data, *b = z + 2 * m->ni, *dt = b + 2 * nmgr;
+    const int64_t nmgr = m->nm * c->n_groups * c->state_rank, b_at = 2 * m->ni, dt_at = b_at + 2 * nmgr;
     return (kr_decode_mamba3_args){ .nb = r->nb,
                                     .nm = m->nm,
                                     .nh = m->nh,
@@ -38,15 +40,15 @@ static kr_decode_mamba3_args core(const kr_mamba3 *m, const kr_decode_request *r
                                     .nr = c->state_rank,
                                     .na = m->nrotations,
                                     .nrotated = m->nrotated,
-                                    .stride = row_bo->dims[1],
-                                    .z = z,
-                                    .x = z + m->ni,
-                                    .b = b,
-                                    .c = b + nmgr,
-                                    .dt = dt,
-                                    .a = dt + m->nh,
-                                    .lambda = dt + 2 * m->nh,
-                                    .theta = dt + 3 * m->nh,
+                                    .z = kr_decode_columns(row_bo, 0),
+                                    .x = kr_decode_columns(row_bo, m->ni),
+                                    .b = kr_decode_columns(row_bo, b_at),
+                                    .c = kr_decode_columns(row_bo, b_at + nmgr),
+                                    .dt = kr_decode_columns(row_bo, dt_at),
+                                    .a = kr_decode_columns(row_bo, dt_at + m->nh),
+                                    .lambda = kr_decode_columns(row_bo, dt_at + 2 * m->nh),
+                                    .theta = kr_decode_columns(row_bo, dt_at + 3 * m->nh),
+                                    .y = kr_operand_of(r->buffers->y_bi),
                                     .dt_bias = m->dt_bias_h->data,
                                     .b_gain = m->b_gain_r->data,
                                     .c_gain = m->c_gain_r->data,
@@ -69,8 +71,7 @@ static kr_decode_mamba3_args core(const kr_mamba3 *m, const kr_decode_request *r
                                     .state = cache->ssm_bhpr->data,
                                     .k = cache->k_bmhr->data,
                                     .v = cache->v_bhp->data,
-                                    .angle = cache->rotation->data,
-                                    .y = r->buffers->y_bi->data };
+                                    .angle = cache->rotation->data };
 }
 
 static bool describe(kr_tape *tape, const kr_decode_request *r, kr_decode_layer *layer)

@@ -16,7 +16,7 @@ static const char *network_fallback(const kr_network *net)
 
 static const char *fused_fallback(const kr_network *net)
 {
-    const char *why = kr_decode_stack_fallback(net->layers);
+    const char *why = kr_decode_stack_fallback(net->ctx, net->layers);
     if (!why && kr_dtype_is_16bit(net->embedding_wd->dtype) && !net->layers->config.residual_in_f32)
         why = "the residual stream is 16-bit, and that of decode kernels is f32";
     return why;

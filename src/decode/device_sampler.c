@@ -67,7 +67,8 @@ void kr_device_sampler_destroy(kr_device_sampler *s)
 
 bool kr_device_sampler_reads(const kr_tensor *logits)
 {
-    return !kr_dtype_is_16bit(logits->dtype) && (logits->strides[1] == 1 || logits->dims[1] <= 1);
+    const bool is_taken = !kr_dtype_is_16bit(logits->dtype) || kr_accepts(logits->ctx, sample_x, logits->dtype);
+    return is_taken && (logits->strides[1] == 1 || logits->dims[1] <= 1);
 }
 
 /* ---- places ---- */
@@ -188,8 +189,7 @@ bool kr_device_sampler_queue(kr_device_sampler *s, const kr_tensor *logits, int3
     kr_sample_args args = { .nb = logits->dims[0],
                             .nw = logits->dims[1],
                             .vocab = s->vocab,
-                            .stride = logits->strides[0],
-                            .x = logits->data,
+                            .x = { logits->data, logits->dtype, logits->strides[0] },
                             .rules = rules_of(s->device),
                             .is_greedy = s->is_greedy,
                             .biases = s->biases,

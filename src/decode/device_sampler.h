@@ -1,5 +1,5 @@
 /* device_sampler.h - samples tokens from the logits of decode steps on the device: ids and log-probabilities are copied back,
- * the logits stay there. Rows have rules of their own (kr_sample_args); 16-bit logits are not read.
+ * the logits stay there. Rows have rules of their own (kr_sample_args). Logits of a type that the kernel does not take are left to the host.
  *
  * Rules, counts of tokens and tables lie in device memory at fixed addresses, so that a captured step samples by whatever
  * rules its rows have. Two things are part of a captured step: whether any row so far had a temperature, and the tables

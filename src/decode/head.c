@@ -2,12 +2,13 @@
 #include "decode/plan.h"
 
 #include "device/device.h"
+#include "ops/ops_impl.h"
 
 bool kr_decode_head_is_fused(const kr_network *net)
 {
     const kr_head head = kr_network_head(net);
     return !kr_decode_device_fallback(net->ctx) && net->norm_f_d && net->norm_f_d->dtype == KR_DTYPE_F32 &&
-           kr_decode_is_f32(head.bias_w) && head.weight_wd->dtype != KR_DTYPE_F64;
+           kr_decode_is_f32(head.bias_w) && KR_DECODE_TAKES(net->ctx, decode_linear_w, head.weight_wd);
 }
 
 kr_decode_linear_args kr_decode_head_args(const kr_network *net, const kr_tensor *x_bsd, const kr_tensor *y_bw)
@@ -18,14 +19,11 @@ kr_decode_linear_args kr_decode_head_args(const kr_network *net, const kr_tensor
                                     .nn = w->dims[0],
                                     .nk = w->dims[1],
                                     .ng = 1,
-                                    .x_m = w->dims[1],
-                                    .y_m = w->dims[0],
-                                    .x = x_bsd->data,
+                                    .x = kr_operand_of(x_bsd),
+                                    .w = kr_operand_of(w),
+                                    .y = kr_operand_of(y_bw),
                                     .gain = net->norm_f_d->data,
-                                    .w = w->data,
                                     .bias = kr_tensor_data(head.bias_w),
-                                    .y = y_bw->data,
-                                    .w_dtype = kr_storage_dtype_of(w->dtype),
                                     .has_norm = true,
                                     .eps = net->layers->norm.eps };
 }

@@ -2,6 +2,7 @@
 #include "decode/plan.h"
 
 #include "device/device.h"
+#include "ops/ops_impl.h"
 
 /* ---- questions ---- */
 
@@ -13,13 +14,13 @@ static const char *stream_fallback(const kr_layers *s)
     return NULL;
 }
 
-const char *kr_decode_stack_fallback(const kr_layers *s)
+const char *kr_decode_stack_fallback(const kr_ctx *ctx, const kr_layers *s)
 {
     const kr_decode_family *family = kr_decode_family_of(s->kind);
     if (!family) return "its block has no decode kernels";
     const char *why = stream_fallback(s);
     for (int64_t i = 0; !why && i < s->config.n_layers; i++) {
-        why = family->fallback(s->layers[i].block);
+        why = family->fallback(ctx, s->layers[i].block);
         if (!why && !kr_decode_is_f32(s->layers[i].norm_d)) why = "its decode kernels take f32 norms";
     }
     return why;
@@ -78,7 +79,7 @@ static bool join_layers(kr_ctx *ctx, kr_decode_plan *plan)
     if (!lists || !lists->decode_layers || s->nvirtual < 2 || s->kind != &kr_mamba2_kind) return true;
     for (int64_t v = 0; v < s->nvirtual; v++)
         if (!is_fused(plan, v) || s->layers[s->real[v]].norm2_d) return true;
-    plan->stack = (kr_decode_stack){ s->nvirtual, plan->each, plan->stream_bsd->data, plan->lookup };
+    plan->stack = (kr_decode_stack){ s->nvirtual, plan->each, kr_operand_of(plan->stream_bsd), plan->lookup };
     if (!kr_exec_set(ctx, &exec, true, "decode_layers")) return false;
     plan->stack_scratch = lists->decode_layers_scratch(&exec, &plan->stack);
     return true;

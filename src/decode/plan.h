@@ -25,9 +25,9 @@ typedef struct kr_decode_plan {
     size_t stack_scratch; /* > 0: the device runs all layers in one kernel, with so much scratch */
 } kr_decode_plan;
 
-/* Why no plan can run the stack in one token of each row, and it runs op by op; NULL: a plan can. The first is for any
- * device, the second for the context's, and what a call may ask for is not part of it. */
-const char *kr_decode_stack_fallback(const kr_layers *layers);
+/* Why no plan of the context can run the stack in one token of each row, and it runs op by op; NULL: a plan can. What a call
+ * may ask for is not part of it. The second is for any stack. */
+const char *kr_decode_stack_fallback(const kr_ctx *ctx, const kr_layers *layers);
 const char *kr_decode_device_fallback(const kr_ctx *ctx);
 
 /* Can decode kernels read and write the state's tensors? */

@@ -341,7 +341,7 @@ static bool samples_there(const kr_row_batch *b)
 {
     bool some = false;
     for (int64_t i = 0; i < b->n_members; i++) some = some || !b->members[i]->is_on_host;
-    return some && !b->is_16bit && kr_decoder_samples(b->decoder, b->live);
+    return some && !b->host_samples && kr_decoder_samples(b->decoder, b->live);
 }
 
 /* The tokens that the row's constraint allows next. */
@@ -430,8 +430,8 @@ static bool decode_on_device(kr_row_batch *b)
         if (!b->device || !put_rows(b)) return false;
         if (!kr_decoder_step_and_sample(d, b->live, pending_ids(b, b->n_members, b->members), b->device))
             return fail_members(b);
-        b->is_16bit = !kr_device_sampler_reads(d->logits);
-        if (b->is_16bit) return sample_on_host(b, d->logits);
+        b->host_samples = !kr_device_sampler_reads(d->logits);
+        if (b->host_samples) return sample_on_host(b, d->logits);
     }
     if (can_run_ahead(b) && !kr_decoder_run_ahead(d, b->live, b->device) && kr_ctx_failed(b->ctx))
         return fail_members(b);

@@ -94,7 +94,7 @@ struct kr_row_batch {
     kr_state *live; /* NULL: not allocated yet. The decoder may defer its updates: kr_row_batch_flush */
     kr_decoder *decoder;
     kr_device_sampler *device; /* row i in place i; NULL: not created yet, or no device samples */
-    bool is_16bit;             /* the logits, which a device does not sample from */
+    bool host_samples;         /* from all logits: the device's sampler does not take their type */
     int64_t n_members;
     kr_row **members; /* [max_rows] */
     int32_t *ids;     /* [max_rows] */

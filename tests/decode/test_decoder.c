@@ -366,6 +366,73 @@ TEST(check_finite_is_not_planned_on_devices)
     }
 }
 
+/* Kernels that do not take bf16 weights, or taps, are not given any: steps and calls run op by op. */
+TEST(weights_that_kernels_do_not_take_are_not_planned)
+{
+    static const struct {
+        kr_family family;
+        size_t operand; /* in kr_accepts */
+    } rows[] = { { KR_FAMILY_MAMBA1, offsetof(kr_accepts, decode_linear_w) },
+                 { KR_FAMILY_MAMBA1, offsetof(kr_accepts, decode_linear_taps) },
+                 { KR_FAMILY_MAMBA1, offsetof(kr_accepts, decode_scan_w) },
+                 { KR_FAMILY_MAMBA2, offsetof(kr_accepts, decode_linear_w) },
+                 { KR_FAMILY_MAMBA2, offsetof(kr_accepts, decode_linear_taps) },
+                 { KR_FAMILY_MAMBA3, offsetof(kr_accepts, decode_linear_w) } };
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        kr_ctx *ctx = open_device(1);
+        int count = 0;
+        uint32_t *accepts = (uint32_t *)(void *)((char *)&ctx->device->kernels.accepts + rows[r].operand);
+        kr_network *net = network_of(ctx, rows[r].family, of_halves);
+        const uint32_t before = *accepts;
+        *accepts = 0;
+        kr_decoder *d = kr_decoder_create(net, 2);
+        const char *reason = kr_decoder_fallback(d);
+        CHECK(reason && strcmp(reason, "its decode kernels do not take the type of its weights") == 0,
+              "case %zu: fallback: %s", r, reason ? reason : "none");
+        kr_state *got = primed(net, 2), *want = primed(net, 2), *ops = primed(net, 2);
+        const int32_t ids[2] = { 3, 4 };
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+        ctx->device->probe = count_core;
+        ctx->device->probe_user = &count;
+        const kr_tensor *y = kr_decoder_step(d, got, ids), *logits = call_step(tape, net, want, ids);
+        const int of_head = 1; /* its weight is taken, unless it is that of decode_linear */
+        CHECK(count <= of_head, "case %zu: %d decode kernels", r, count);
+        const kr_tensor *of_ops = step_of_ops(tape, net, ops, ids);
+        CHECK_TENSORS("step", y, of_ops, 1e-3, 1);
+        CHECK_SAME_BITS("call", logits, of_ops);
+        compare_states("state", got, ops);
+        *accepts = before;
+        count = 0;
+        call_step(tape, net, want, ids);
+        CHECK(count > of_head, "case %zu: %d decode kernels with weights that are taken", r, count);
+        CHECK_OK(ctx);
+        kr_tape_destroy(tape);
+        kr_decoder_destroy(d);
+        kr_state_destroy(got);
+        kr_state_destroy(want);
+        kr_state_destroy(ops);
+        kr_network_destroy(net);
+        kr_ctx_destroy(ctx);
+    }
+}
+
+/* Logits of 16 bits are sampled on the device if its kernel takes them, and else on the host. */
+TEST(samplers_read_logits_that_their_kernel_takes)
+{
+    kr_ctx *ctx = open_device(1);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    const kr_tensor *f32 = kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(2, 9)),
+                    *bf16 = kr_zeros(tape, KR_DTYPE_BF16, KR_SHAPE(2, 9)),
+                    *columns = kr_transpose(tape, kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(9, 2)));
+    CHECK_OK(ctx);
+    CHECK(kr_device_sampler_reads(f32) && kr_device_sampler_reads(bf16) && !kr_device_sampler_reads(columns),
+          "a kernel that takes bf16");
+    ctx->device->kernels.accepts.sample_x = KR_DTYPE_BIT(KR_DTYPE_F16);
+    CHECK(kr_device_sampler_reads(f32) && !kr_device_sampler_reads(bf16), "a kernel that takes f16 only");
+    kr_tape_destroy(tape);
+    kr_ctx_destroy(ctx);
+}
+
 /* ---- buckets ---- */
 
 static kr_state *first_rows(const kr_network *net, const kr_state *all, int64_t count)

@@ -20,21 +20,21 @@ enum {
 
 typedef struct linear {
     int64_t nm, nn, nk, ng, conv_from, nc, nt;
-    kr_storage_dtype half;
+    kr_dtype half; /* of the weights; F32: the slot's */
     bool many_tasks;
 } linear;
 
 /* Chunks of 8 along k, several of them for each lane; up to 8 rows are processed together; few and many outputs. */
 static const linear linears[] = {
-    { 1, 1, 1, 1, 0, 0, 0, KR_STORAGE_NATIVE, false },      { 1, 5, 7, 1, 1, 3, 4, KR_STORAGE_NATIVE, false },
-    { 2, 9, 16, 2, 0, 9, 3, KR_STORAGE_BF16, false },       { 3, 33, 24, 3, 30, 3, 1, KR_STORAGE_F16, false },
-    { 4, 40, 264, 1, 3, 20, 4, KR_STORAGE_BF16, false },    { 5, 17, 256, 4, 0, 0, 0, KR_STORAGE_NATIVE, false },
-    { 8, 67, 520, 1, 10, 41, 4, KR_STORAGE_BF16, false },   { 8, 12, 100, 1, 0, 12, 4, KR_STORAGE_BF16, false },
-    { 9, 50, 72, 1, 7, 30, 4, KR_STORAGE_BF16, false },     { 13, 34, 35, 5, 0, 20, 2, KR_STORAGE_NATIVE, false },
-    { 1, 355, 768, 1, 100, 200, 4, KR_STORAGE_BF16, true }, { 3, 130, 1536, 1, 0, 0, 0, KR_STORAGE_BF16, true },
-    { 2, 4400, 64, 1, 0, 0, 0, KR_STORAGE_BF16, true },     { 40, 160, 128, 2, 32, 64, 4, KR_STORAGE_BF16, true },
-    { 1, 20, 3100, 1, 4, 9, 5, KR_STORAGE_NATIVE, false },  { 64, 70, 264, 1, 3, 50, 4, KR_STORAGE_BF16, true },
-    { 10, 3, 60000, 1, 0, 2, 4, KR_STORAGE_BF16, true },
+    { 1, 1, 1, 1, 0, 0, 0, KR_DTYPE_F32, false },         { 1, 5, 7, 1, 1, 3, 4, KR_DTYPE_F32, false },
+    { 2, 9, 16, 2, 0, 9, 3, KR_DTYPE_BF16, false },       { 3, 33, 24, 3, 30, 3, 1, KR_DTYPE_F16, false },
+    { 4, 40, 264, 1, 3, 20, 4, KR_DTYPE_BF16, false },    { 5, 17, 256, 4, 0, 0, 0, KR_DTYPE_F32, false },
+    { 8, 67, 520, 1, 10, 41, 4, KR_DTYPE_BF16, false },   { 8, 12, 100, 1, 0, 12, 4, KR_DTYPE_BF16, false },
+    { 9, 50, 72, 1, 7, 30, 4, KR_DTYPE_BF16, false },     { 13, 34, 35, 5, 0, 20, 2, KR_DTYPE_F32, false },
+    { 1, 355, 768, 1, 100, 200, 4, KR_DTYPE_BF16, true }, { 3, 130, 1536, 1, 0, 0, 0, KR_DTYPE_BF16, true },
+    { 2, 4400, 64, 1, 0, 0, 0, KR_DTYPE_BF16, true },     { 40, 160, 128, 2, 32, 64, 4, KR_DTYPE_BF16, true },
+    { 1, 20, 3100, 1, 4, 9, 5, KR_DTYPE_F32, false },     { 64, 70, 264, 1, 3, 50, 4, KR_DTYPE_BF16, true },
+    { 10, 3, 60000, 1, 0, 2, 4, KR_DTYPE_BF16, true },
 };
 enum { NLINEARS = (int)(sizeof linears / sizeof *linears) };
 
@@ -48,10 +48,10 @@ static void fill(double *scale, int64_t count, double value)
     for (int64_t i = 0; i < count; i++) scale[i] = value;
 }
 
-static void add_weights(kr_case *c, size_t field, const char *name, int64_t count, kr_storage_dtype half)
+static void add_weights(kr_case *c, size_t field, const char *name, int64_t count, kr_dtype half)
 {
     const kr_extent extent = { count, 0 };
-    if (half) case_walk_halves(c, field, name, extent, half == KR_STORAGE_BF16 ? KR_DTYPE_BF16 : KR_DTYPE_F16);
+    if (kr_is_16bit(half)) case_walk_halves(c, field, name, extent, half);
     else case_walk_input(c, field, name, extent, -1, 1);
 }
 
@@ -63,12 +63,12 @@ static void linear_case(kr_sweep *sweep, linear n, int with)
                                 .nn = n.nn,
                                 .nk = n.nk,
                                 .ng = n.ng,
-                                .x_m = n.nk + 8 * gap,
-                                .z_m = n.nk + 2 * gap,
-                                .base_m = with & IN_PLACE ? y_m : n.nn + 1,
-                                .y_m = y_m,
-                                .w_dtype = n.half,
-                                .taps_dtype = n.half,
+                                .x.row = n.nk + 8 * gap,
+                                .z.row = n.nk + 2 * gap,
+                                .w.row = n.nk,
+                                .base.row = with & IN_PLACE ? y_m : n.nn + 1,
+                                .y.row = y_m,
+                                .taps.row = n.nt,
                                 .has_norm = !(with & NO_NORM),
                                 .norm_first = with & NORM_FIRST,
                                 .eps = 1e-5,
@@ -82,27 +82,28 @@ static void linear_case(kr_sweep *sweep, linear n, int with)
                (long long)n.nc, (long long)n.nt, (unsigned)with);
     const double scale = 2 * (double)n.nk + 4;
     if (with & SQUARES) case_input(&c, FIELD(kr_decode_linear_args, squares), KR_SHAPE(n.nm, a.nsquares), 4, 12);
-    case_walk_input(&c, FIELD(kr_decode_linear_args, x), (kr_extent){ (n.nm - 1) * a.x_m + n.nk, 0 }, -2, 2);
+    case_walk_input(&c, OPERAND(kr_decode_linear_args, x), (kr_extent){ (n.nm - 1) * a.x.row + n.nk, 0 }, -2, 2);
     if (with & GATE)
-        case_walk_input(&c, FIELD(kr_decode_linear_args, z), (kr_extent){ (n.nm - 1) * a.z_m + n.nk, 0 }, -3, 3);
+        case_walk_input(&c, OPERAND(kr_decode_linear_args, z), (kr_extent){ (n.nm - 1) * a.z.row + n.nk, 0 }, -3, 3);
     if (with & GAIN) case_input(&c, FIELD(kr_decode_linear_args, gain), KR_SHAPE(n.nk), -2, 2);
-    add_weights(&c, FIELD(kr_decode_linear_args, w), n.nn * n.nk, n.half);
+    add_weights(&c, OPERAND(kr_decode_linear_args, w), n.nn * n.nk, n.half);
     if (with & BIAS) case_input(&c, FIELD(kr_decode_linear_args, bias), KR_SHAPE(n.nn), -2, 2);
     const kr_extent of_y = { (n.nm - 1) * y_m + n.nn, 0 };
     if (with & BASE && !(with & IN_PLACE))
-        case_walk_input(&c, FIELD(kr_decode_linear_args, base), (kr_extent){ (n.nm - 1) * a.base_m + n.nn, 0 }, -2, 2);
+        case_walk_input(&c, OPERAND(kr_decode_linear_args, base), (kr_extent){ (n.nm - 1) * a.base.row + n.nn, 0 }, -2,
+                        2);
     if (n.nc) {
-        add_weights(&c, FIELD(kr_decode_linear_args, taps), n.nc * n.nt, n.half);
+        add_weights(&c, OPERAND(kr_decode_linear_args, taps), n.nc * n.nt, n.half);
         if (with & CONV_BIAS) case_input(&c, FIELD(kr_decode_linear_args, conv_bias), KR_SHAPE(n.nc), -1, 1);
         case_in_out(&c, FIELD(kr_decode_linear_args, window), KR_SHAPE(n.nm, n.nc, n.nt), -2, 2);
         fill(case_scale(&c), n.nm * n.nc * n.nt, scale);
     }
     if (with & BASE && with & IN_PLACE) {
-        case_walk_input(&c, FIELD(kr_decode_linear_args, y), of_y, -2, 2);
+        case_walk_input(&c, OPERAND(kr_decode_linear_args, y), of_y, -2, 2);
         c.operands[c.noperands - 1].is_output = true;
-        c.operands[c.noperands - 1].also = offsetof(kr_decode_linear_args, base);
+        c.operands[c.noperands - 1].also = offsetof(kr_decode_linear_args, base.data) | KR_IS_TYPED;
     } else {
-        case_walk_output(&c, FIELD(kr_decode_linear_args, y), of_y);
+        case_walk_output(&c, OPERAND(kr_decode_linear_args, y), of_y);
     }
     fill(case_scale(&c), of_y.count, 4 * scale);
     c.terms = n.nk + 4;
@@ -166,38 +167,41 @@ static double add_pending(kr_case *c, core n, int64_t count)
  * count: tokens since the last flush, some of which are pending; -1: updates are not deferred. */
 static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int64_t gap, int gated, int64_t count)
 {
-    const int64_t of_x = n.nh * n.np, of_b = n.ng * n.nr;
+    const int64_t of_x = n.nh * n.np, of_b = n.ng * n.nr, row = (of_x > of_b ? of_x : of_b) + gap;
     kr_decode_ssd_args a = { .nb = n.nb,
                              .nh = n.nh,
                              .np = n.np,
                              .ng = n.ng,
                              .nr = n.nr,
-                             .stride = of_x + gap,
-                             .y_stride = of_x + gap,
+                             .x.row = row,
+                             .b.row = row,
+                             .c.row = row,
+                             .dt.row = row,
+                             .z.row = row,
+                             .y.row = of_x + gap,
                              .d_per_dim = d_per_dim,
                              .dt_min = limits ? 0.125 : 0,
                              .dt_max = limits ? 0.75 : INFINITY };
-    if (a.stride < of_b + gap) a.stride = of_b + gap;
     kr_case c;
     case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld%s%s, gap %lld, gated %d, count %lld",
                (long long)n.nb, (long long)n.nh, (long long)n.np, (long long)n.ng, (long long)n.nr,
                d_per_dim ? ", D per channel" : "", limits ? ", limits" : "", (long long)gap, gated, (long long)count);
-    case_walk_input(&c, FIELD(kr_decode_ssd_args, x), (kr_extent){ (n.nb - 1) * a.stride + of_x, 0 }, -2, 2);
-    case_walk_input(&c, FIELD(kr_decode_ssd_args, b), (kr_extent){ (n.nb - 1) * a.stride + of_b, 0 }, -1, 1);
-    case_walk_input(&c, FIELD(kr_decode_ssd_args, c), (kr_extent){ (n.nb - 1) * a.stride + of_b, 0 }, -1, 1);
-    case_walk_input(&c, FIELD(kr_decode_ssd_args, dt), (kr_extent){ (n.nb - 1) * a.stride + n.nh, 0 }, -3, 3);
+    case_walk_input(&c, OPERAND(kr_decode_ssd_args, x), (kr_extent){ (n.nb - 1) * row + of_x, 0 }, -2, 2);
+    case_walk_input(&c, OPERAND(kr_decode_ssd_args, b), (kr_extent){ (n.nb - 1) * row + of_b, 0 }, -1, 1);
+    case_walk_input(&c, OPERAND(kr_decode_ssd_args, c), (kr_extent){ (n.nb - 1) * row + of_b, 0 }, -1, 1);
+    case_walk_input(&c, OPERAND(kr_decode_ssd_args, dt), (kr_extent){ (n.nb - 1) * row + n.nh, 0 }, -3, 3);
     case_input(&c, FIELD(kr_decode_ssd_args, dt_bias), KR_SHAPE(n.nh), -2, 2);
     case_input(&c, FIELD(kr_decode_ssd_args, a_log), KR_SHAPE(n.nh), -3, 3);
     case_input(&c, FIELD(kr_decode_ssd_args, d), d_per_dim ? KR_SHAPE(n.nh, n.np) : KR_SHAPE(n.nh), -1, 1);
     case_in_out(&c, FIELD(kr_decode_ssd_args, state), KR_SHAPE(n.nb, n.nh, n.np, n.nr), -2, 2);
     fill(case_scale(&c), n.nb * n.nh * n.np * n.nr, 10); /* steps of up to 5, e^da to |da| ULP where it is not small */
     const double most = count < 0 ? 4 : 4 + add_pending(&c, n, count); /* of H */
-    case_walk_output(&c, FIELD(kr_decode_ssd_args, y), (kr_extent){ (n.nb - 1) * a.y_stride + of_x, 0 });
+    case_walk_output(&c, OPERAND(kr_decode_ssd_args, y), (kr_extent){ (n.nb - 1) * a.y.row + of_x, 0 });
     const double scale = (gated ? 6 : 1) * (most * (double)n.nr + 4); /* silu(z) is below 3, a gain at most 2 */
-    fill(case_scale(&c), (n.nb - 1) * a.y_stride + of_x, scale);
+    fill(case_scale(&c), (n.nb - 1) * a.y.row + of_x, scale);
     if (gated) {
         const int64_t tiles = n.nh * ((n.np + KR_DECODE_TILE - 1) / KR_DECODE_TILE);
-        case_walk_input(&c, FIELD(kr_decode_ssd_args, z), (kr_extent){ (n.nb - 1) * a.stride + of_x, 0 }, -3, 3);
+        case_walk_input(&c, OPERAND(kr_decode_ssd_args, z), (kr_extent){ (n.nb - 1) * row + of_x, 0 }, -3, 3);
         if (gated == 2) case_input(&c, FIELD(kr_decode_ssd_args, gain), KR_SHAPE(n.nh, n.np), -2, 2);
         case_output(&c, FIELD(kr_decode_ssd_args, squares), KR_SHAPE(n.nb, tiles));
         fill(case_scale(&c), n.nb * tiles, 2 * KR_DECODE_TILE * scale * scale);

@@ -12,16 +12,16 @@ static void fill(double *scale, int64_t count, double value)
 
 typedef struct scan {
     int64_t nb, ni, nr, nx;
-    kr_storage_dtype half;
+    kr_dtype half; /* of w; F32: the slot's */
     bool many_tasks;
 } scan;
 
 /* Four lanes per channel, 32 channels per CTA; 64 elements of a row of w are prefetched. */
 static const scan scans[] = {
-    { 1, 1, 1, 1, KR_STORAGE_NATIVE, false },    { 2, 5, 3, 2, KR_STORAGE_BF16, false },
-    { 3, 33, 16, 7, KR_STORAGE_F16, false },     { 1, 64, 16, 48, KR_STORAGE_BF16, false },
-    { 2, 31, 20, 70, KR_STORAGE_NATIVE, false }, { 4, 100, 40, 5, KR_STORAGE_BF16, false },
-    { 9, 300, 16, 20, KR_STORAGE_NATIVE, true },
+    { 1, 1, 1, 1, KR_DTYPE_F32, false },    { 2, 5, 3, 2, KR_DTYPE_BF16, false },
+    { 3, 33, 16, 7, KR_DTYPE_F16, false },  { 1, 64, 16, 48, KR_DTYPE_BF16, false },
+    { 2, 31, 20, 70, KR_DTYPE_F32, false }, { 4, 100, 40, 5, KR_DTYPE_BF16, false },
+    { 9, 300, 16, 20, KR_DTYPE_F32, true },
 };
 
 static void first_scan_row(void *args)
@@ -32,13 +32,18 @@ static void first_scan_row(void *args)
 /* A step size is at most nx + 3; its addition to a state, and a state's contribution to y, are sums of that. */
 static void scan_case(kr_sweep *sweep, scan n, double eps, bool limits, int64_t gap)
 {
+    const int64_t x_row = n.ni + gap, row = (n.nx > n.nr ? n.nx : n.nr) + gap;
     kr_decode_scan_args a = { .nb = n.nb,
                               .ni = n.ni,
                               .nr = n.nr,
                               .nx = n.nx,
-                              .x_stride = n.ni + gap,
-                              .stride = (n.nx > n.nr ? n.nx : n.nr) + gap,
-                              .w_dtype = n.half,
+                              .x.row = x_row,
+                              .z.row = x_row,
+                              .low.row = row,
+                              .b.row = row,
+                              .c.row = row,
+                              .w.row = n.nx,
+                              .y.row = n.ni,
                               .eps = eps,
                               .dt_min = limits ? 0.125 : 0,
                               .dt_max = limits ? 0.75 : INFINITY };
@@ -46,24 +51,22 @@ static void scan_case(kr_sweep *sweep, scan n, double eps, bool limits, int64_t 
     case_begin(&c, &a, sizeof a, "b %lld i %lld r %lld x %lld, half %d, eps %g%s, gap %lld", (long long)n.nb,
                (long long)n.ni, (long long)n.nr, (long long)n.nx, (int)n.half, eps, limits ? ", limits" : "",
                (long long)gap);
-    const kr_extent of_x = { (n.nb - 1) * a.x_stride + n.ni, 0 }, of_r = { (n.nb - 1) * a.stride + n.nr, 0 };
-    case_walk_input(&c, FIELD(kr_decode_scan_args, x), of_x, -2, 2);
-    case_walk_input(&c, FIELD(kr_decode_scan_args, z), of_x, -3, 3);
-    case_walk_input(&c, FIELD(kr_decode_scan_args, low), (kr_extent){ (n.nb - 1) * a.stride + n.nx, 0 }, -1, 1);
-    case_walk_input(&c, FIELD(kr_decode_scan_args, b), of_r, -1, 1);
-    case_walk_input(&c, FIELD(kr_decode_scan_args, c), of_r, -1, 1);
+    const kr_extent of_x = { (n.nb - 1) * x_row + n.ni, 0 }, of_r = { (n.nb - 1) * row + n.nr, 0 };
+    case_walk_input(&c, OPERAND(kr_decode_scan_args, x), of_x, -2, 2);
+    case_walk_input(&c, OPERAND(kr_decode_scan_args, z), of_x, -3, 3);
+    case_walk_input(&c, OPERAND(kr_decode_scan_args, low), (kr_extent){ (n.nb - 1) * row + n.nx, 0 }, -1, 1);
+    case_walk_input(&c, OPERAND(kr_decode_scan_args, b), of_r, -1, 1);
+    case_walk_input(&c, OPERAND(kr_decode_scan_args, c), of_r, -1, 1);
     const kr_extent of_w = { n.ni * n.nx, 0 };
-    if (n.half)
-        case_walk_halves(&c, FIELD(kr_decode_scan_args, w), of_w,
-                         n.half == KR_STORAGE_BF16 ? KR_DTYPE_BF16 : KR_DTYPE_F16);
-    else case_walk_input(&c, FIELD(kr_decode_scan_args, w), of_w, -1, 1);
+    if (kr_is_16bit(n.half)) case_walk_halves(&c, OPERAND(kr_decode_scan_args, w), of_w, n.half);
+    else case_walk_input(&c, OPERAND(kr_decode_scan_args, w), of_w, -1, 1);
     case_input(&c, FIELD(kr_decode_scan_args, dt_bias), KR_SHAPE(n.ni), -2, 2);
     case_input(&c, FIELD(kr_decode_scan_args, a_log), KR_SHAPE(n.ni, n.nr), -3, 1);
     case_input(&c, FIELD(kr_decode_scan_args, d), KR_SHAPE(n.ni), -1, 1);
     const double scale = 4 * ((double)n.nx + 4);
     case_in_out(&c, FIELD(kr_decode_scan_args, state), KR_SHAPE(n.nb, n.ni, n.nr), -2, 2);
     fill(case_scale(&c), n.nb * n.ni * n.nr, scale);
-    case_output(&c, FIELD(kr_decode_scan_args, y), KR_SHAPE(n.nb, n.ni));
+    case_output(&c, OPERAND(kr_decode_scan_args, y), KR_SHAPE(n.nb, n.ni));
     fill(case_scale(&c), n.nb * n.ni, 3 * scale * ((double)n.nr + 1));
     c.terms = n.nr + n.nx + 1;
     c.many_tasks = n.many_tasks;
@@ -128,7 +131,8 @@ static void add_parameters(kr_case *c, const core *n, int with)
  * an output, and m outputs, times silu(z) < 4 and mimo_o, the result. */
 static void core_case(kr_sweep *sweep, core n, int with, int64_t gap)
 {
-    const int64_t of_x = n.nh * n.np, of_b = n.nm * n.ng * n.nr, widest = of_x > of_b ? of_x : of_b;
+    const int64_t of_x = n.nh * n.np, of_b = n.nm * n.ng * n.nr, widest = of_x > of_b ? of_x : of_b,
+                  row = (widest > n.na ? widest : n.na) + gap;
     kr_decode_mamba3_args a = { .nb = n.nb,
                                 .nm = n.nm,
                                 .nh = n.nh,
@@ -137,7 +141,15 @@ static void core_case(kr_sweep *sweep, core n, int with, int64_t gap)
                                 .nr = n.nr,
                                 .na = n.na,
                                 .nrotated = n.nrotated,
-                                .stride = (widest > n.na ? widest : n.na) + gap,
+                                .z.row = row,
+                                .x.row = row,
+                                .b.row = row,
+                                .c.row = row,
+                                .dt.row = row,
+                                .a.row = row,
+                                .lambda.row = row,
+                                .theta.row = row,
+                                .y.row = of_x,
                                 .softplus = with & SOFTPLUS,
                                 .split_pairs = with & HALF,
                                 .has_norm = with & NORM,
@@ -151,15 +163,15 @@ static void core_case(kr_sweep *sweep, core n, int with, int64_t gap)
     case_begin(&c, &a, sizeof a, "b %lld m %lld h %lld p %lld g %lld r %lld a %lld, with %x, gap %lld", (long long)n.nb,
                (long long)n.nm, (long long)n.nh, (long long)n.np, (long long)n.ng, (long long)n.nr, (long long)n.na,
                (unsigned)with, (long long)gap);
-#define ROWS_OF(width) (kr_extent){ (n.nb - 1) * a.stride + (width), 0 }
-    case_walk_input(&c, FIELD(kr_decode_mamba3_args, z), ROWS_OF(of_x), -2, 2);
-    case_walk_input(&c, FIELD(kr_decode_mamba3_args, x), ROWS_OF(of_x), -2, 2);
-    case_walk_input(&c, FIELD(kr_decode_mamba3_args, b), ROWS_OF(of_b), -1, 1);
-    case_walk_input(&c, FIELD(kr_decode_mamba3_args, c), ROWS_OF(of_b), -1, 1);
-    case_walk_input(&c, FIELD(kr_decode_mamba3_args, dt), ROWS_OF(n.nh), -3, 1);
-    case_walk_input(&c, FIELD(kr_decode_mamba3_args, a), ROWS_OF(n.nh), -3, 3);
-    case_walk_input(&c, FIELD(kr_decode_mamba3_args, lambda), ROWS_OF(n.nh), -2, 2);
-    case_walk_input(&c, FIELD(kr_decode_mamba3_args, theta), ROWS_OF(n.na), -2, 2);
+#define ROWS_OF(width) (kr_extent){ (n.nb - 1) * row + (width), 0 }
+    case_walk_input(&c, OPERAND(kr_decode_mamba3_args, z), ROWS_OF(of_x), -2, 2);
+    case_walk_input(&c, OPERAND(kr_decode_mamba3_args, x), ROWS_OF(of_x), -2, 2);
+    case_walk_input(&c, OPERAND(kr_decode_mamba3_args, b), ROWS_OF(of_b), -1, 1);
+    case_walk_input(&c, OPERAND(kr_decode_mamba3_args, c), ROWS_OF(of_b), -1, 1);
+    case_walk_input(&c, OPERAND(kr_decode_mamba3_args, dt), ROWS_OF(n.nh), -3, 1);
+    case_walk_input(&c, OPERAND(kr_decode_mamba3_args, a), ROWS_OF(n.nh), -3, 3);
+    case_walk_input(&c, OPERAND(kr_decode_mamba3_args, lambda), ROWS_OF(n.nh), -2, 2);
+    case_walk_input(&c, OPERAND(kr_decode_mamba3_args, theta), ROWS_OF(n.na), -2, 2);
 #undef ROWS_OF
     add_parameters(&c, &n, with);
     const double scale = 40 * (double)n.nm;
@@ -171,7 +183,7 @@ static void core_case(kr_sweep *sweep, core n, int with, int64_t gap)
     fill(case_scale(&c), n.nb * n.nh * n.np, 1);
     case_in_out(&c, FIELD(kr_decode_mamba3_args, angle), KR_SHAPE(n.nb, n.nh, n.na), -3, 3);
     fill(case_scale(&c), n.nb * n.nh * n.na, 8);
-    case_output(&c, FIELD(kr_decode_mamba3_args, y), KR_SHAPE(n.nb, n.nh, n.np));
+    case_output(&c, OPERAND(kr_decode_mamba3_args, y), KR_SHAPE(n.nb, n.nh, n.np));
     fill(case_scale(&c), n.nb * n.nh * n.np, scale * 4 * (double)(n.nr * n.nm));
     c.terms = n.nr * n.nm + 1;
     c.many_tasks = n.many_tasks;

@@ -103,14 +103,14 @@ static void sample_case(kr_sweep *sweep, sample n, int rules, int kind, mixture 
     kr_sample_args a = { .nb = n.nb,
                          .nw = width,
                          .vocab = n.vocab,
-                         .stride = width + 3,
+                         .x.row = width + 3,
                          .is_greedy = fill_rules(each, n.nb, rules, m),
                          .n_sampled_stride = n.nb + 2 };
     kr_case c;
     case_begin(&c, &a, sizeof a, "%lld of %lld + %lld, kind %d, rules %d, mixture %d", (long long)n.nb,
                (long long)n.vocab, (long long)n.padding, kind, rules, (int)m);
-    fill(case_walk_input(&c, FIELD(kr_sample_args, x), (kr_extent){ (n.nb - 1) * a.stride + width, 0 }, -6, 6), n,
-         a.stride, kind);
+    fill(case_walk_input(&c, OPERAND(kr_sample_args, x), (kr_extent){ (n.nb - 1) * a.x.row + width, 0 }, -6, 6), n,
+         a.x.row, kind);
     memcpy(case_raw(&c, FIELD(kr_sample_args, rules), KR_DTYPE_I64, n.nb * (int64_t)(sizeof *each / 8), false), each,
            (size_t)n.nb * sizeof *each);
     free(each);

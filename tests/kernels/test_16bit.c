@@ -3,6 +3,7 @@
  * rounded; nothing is written between rows. The state space core has such a test in test_cuda_precision.c. */
 #include "tests/kernels/both.h"
 
+#include "base/half.h"
 #include "kernels/args/mamba3_args.h"
 
 static void run_copy(const char *name, const void *args, size_t bytes, const link *links, int nlinks)
@@ -13,16 +14,27 @@ static void run_copy(const char *name, const void *args, size_t bytes, const lin
     run_judged(kr_kernel_named(name), copy, links, nlinks);
 }
 
+/* Copies of the results; of those that are added to only, if `adds`. */
+static void copy_results(float *copies[LINKS], const link *links, int nlinks, bool adds)
+{
+    for (int i = 0; i < nlinks; i++) {
+        if (!links[i].is_output || !links[i].to || (adds && !links[i].adds)) continue;
+        const size_t size = (size_t)links[i].to->count * sizeof(float);
+        copies[i] = must_have(malloc(size + 1));
+        memcpy(copies[i], links[i].to->single, size);
+    }
+}
+
 /* Runs it plainly, and then in bf16 and with `gap` elements between rows. */
 static void check_law(const char *name, const void *args, size_t bytes, const link *links, int nlinks, int64_t gap)
 {
-    float *expected[LINKS] = { NULL };
+    float *expected[LINKS] = { NULL }, *before[LINKS] = { NULL };
+    copy_results(before, links, nlinks, true);
     run_copy(name, args, bytes, links, nlinks);
+    copy_results(expected, links, nlinks, false);
     for (int i = 0; i < nlinks; i++) {
-        if (!links[i].is_output || !links[i].to) continue;
-        const size_t size = (size_t)links[i].to->count * sizeof(float);
-        expected[i] = must_have(malloc(size + 1));
-        memcpy(expected[i], links[i].to->single, size);
+        if (before[i]) memcpy(links[i].to->single, before[i], (size_t)links[i].to->count * sizeof(float));
+        free(before[i]);
     }
     in_halves = true, row_padding = gap;
     run_copy(name, args, bytes, links, nlinks);
@@ -288,4 +300,187 @@ TEST(gradients_of_steps_and_angles_in_halves)
         angles_law(1, 40, 3, 7, 5);
     }
     judged = NULL;
+}
+
+/* ---- decoding: what the reference takes, and what other sets take of it ---- */
+
+#define HALF_ROWS .may_halve = true
+#define STATE(args, name, count) OUT(args, name, drawn(count, -1, 1), .adds = true)
+
+/* Norm, product and convolution. with: 0 a norm, 1 a gate and a base, 2 squares. */
+static void decode_linear_law(int64_t nm, int64_t nn, int64_t nk, int with, int64_t gap)
+{
+    enum { NC = 3, NT = 4 };
+    const bool gates = with == 1, squares = with == 2;
+    const kr_decode_linear_args a = { .nm = nm,
+                                      .nn = nn,
+                                      .nk = nk,
+                                      .ng = 1,
+                                      .nsquares = squares ? 2 : 0,
+                                      .has_norm = true,
+                                      .norm_first = gates,
+                                      .eps = 1e-5,
+                                      .conv_from = 1,
+                                      .nc = gates ? 0 : NC,
+                                      .nt = NT };
+    const link links[] = {
+        IN_OPERAND(kr_decode_linear_args, x, drawn_bf16(nm * nk, 1), ROWS(nk)),
+        IN_OPERAND(kr_decode_linear_args, z, gates ? drawn_bf16(nm * nk, 1) : NULL, ROWS(nk)),
+        IN_OPERAND(kr_decode_linear_args, w, drawn_bf16(nn * nk, 1), HALF_ROWS, .row = nk),
+        IN_OPERAND(kr_decode_linear_args, base, gates ? drawn_bf16(nm * nn, 1) : NULL, ROWS(nn)),
+        IN_OPERAND(kr_decode_linear_args, taps, gates ? NULL : drawn_bf16(NC * NT, 1), HALF_ROWS, .row = NT),
+        IN(kr_decode_linear_args, gain, squares ? NULL : drawn(nk, -2, 2)),
+        IN(kr_decode_linear_args, bias, drawn(nn, -2, 2)),
+        IN(kr_decode_linear_args, squares, squares ? drawn(2 * nm, 4, 12) : NULL),
+        STATE(kr_decode_linear_args, window, nm * NC * NT),
+        OUT_OPERAND(kr_decode_linear_args, y, blank(nm * nn), ROWS(nn)),
+    };
+    LAW("decode_linear", a, links, gap);
+}
+
+/* inputs: x, z, b, c and dt in halves, too. count: tokens that are pending; -1: updates are not deferred. */
+static void decode_ssd_law(bool inputs, int64_t count, int64_t gap)
+{
+    enum { NB = 3, NH = 4, NP = 20, NG = 2, NR = 12, ROW = NH * NP };
+    const kr_decode_ssd_args a = { .nb = NB, .nh = NH, .np = NP, .ng = NG, .nr = NR, .dt_max = (double)INFINITY };
+    const kr_deferred_parts parts = kr_deferred_parts_of(NH, NP, NG, NR);
+    const int64_t n = NB * ROW;
+    buffer *deferred = count < 0 ? NULL : drawn(NB * parts.row, -0.9, 0.9);
+    for (int64_t i = 0; deferred && i < NB * NH * parts.tiles; i++)
+        deferred->single[i / (NH * parts.tiles) * parts.row + i % (NH * parts.tiles) * KR_DEFERRED_RECORD +
+                         KR_DEFERRED_COUNT] = (float)count;
+    const link links[] = { IN_OPERAND(kr_decode_ssd_args, x, drawn_bf16(n, 1), .may_halve = inputs, .row = ROW),
+                           IN_OPERAND(kr_decode_ssd_args, b, drawn_bf16(n, 1), .may_halve = inputs, .row = ROW),
+                           IN_OPERAND(kr_decode_ssd_args, c, drawn_bf16(n, 1), .may_halve = inputs, .row = ROW),
+                           IN_OPERAND(kr_decode_ssd_args, dt, drawn_bf16(n, 1), .may_halve = inputs, .row = ROW),
+                           IN_OPERAND(kr_decode_ssd_args, z, drawn_bf16(n, 1), .may_halve = inputs, .row = ROW),
+                           IN(kr_decode_ssd_args, dt_bias, drawn(NH, -2, 1)),
+                           IN(kr_decode_ssd_args, a_log, drawn(NH, -2, 1)),
+                           IN(kr_decode_ssd_args, d, drawn(NH, -1, 1)),
+                           IN(kr_decode_ssd_args, gain, drawn(ROW, 0.5, 2)),
+                           STATE(kr_decode_ssd_args, state, n * NR),
+                           OUT(kr_decode_ssd_args, deferred, deferred, .adds = true),
+                           OUT(kr_decode_ssd_args, squares, blank(NB * NH * parts.tiles)),
+                           OUT_OPERAND(kr_decode_ssd_args, y, blank(n), ROWS(ROW)) };
+    LAW("decode_ssd", a, links, gap);
+}
+
+static void decode_scan_law(bool all, int64_t gap)
+{
+    enum { NB = 3, NI = 37, NR = 12, NX = 9 };
+    const kr_decode_scan_args a = { .nb = NB, .ni = NI, .nr = NR, .nx = NX, .eps = 1e-5, .dt_max = 0.75 };
+    const int64_t n = NB * NI, gaps = all ? gap : 0;
+    const link links[] = { IN_OPERAND(kr_decode_scan_args, x, drawn_bf16(n, 1), .may_halve = all, .row = NI),
+                           IN_OPERAND(kr_decode_scan_args, z, drawn_bf16(n, 1), .may_halve = all, .row = NI),
+                           IN_OPERAND(kr_decode_scan_args, low, drawn_bf16(NB * NR, 1), .may_halve = all, .row = NR),
+                           IN_OPERAND(kr_decode_scan_args, b, drawn_bf16(NB * NR, 1), .may_halve = all, .row = NR),
+                           IN_OPERAND(kr_decode_scan_args, c, drawn_bf16(NB * NR, 1), .may_halve = all, .row = NR),
+                           IN_OPERAND(kr_decode_scan_args, w, drawn_bf16(NI * NX, 1), HALF_ROWS, .row = NX),
+                           IN(kr_decode_scan_args, dt_bias, drawn(NI, -2, 2)),
+                           IN(kr_decode_scan_args, a_log, drawn(NI * NR, -3, 1)),
+                           IN(kr_decode_scan_args, d, drawn(NI, -1, 1)),
+                           STATE(kr_decode_scan_args, state, n * NR),
+                           OUT_OPERAND(kr_decode_scan_args, y, blank(n), .may_halve = all, .may_part = all,
+                                       .row = NI) };
+    LAW("decode_scan", a, links, gaps);
+}
+
+static void decode_mamba3_law(int64_t gap)
+{
+    enum { NB = 2, NM = 2, NH = 4, NP = 9, NG = 2, NR = 16, NA = 5, BC = NM * NG * NR, HP = NH * NP };
+    const kr_decode_mamba3_args a = { .nb = NB,
+                                      .nm = NM,
+                                      .nh = NH,
+                                      .np = NP,
+                                      .ng = NG,
+                                      .nr = NR,
+                                      .na = NA,
+                                      .nrotated = NA,
+                                      .has_norm = true,
+                                      .eps = 1e-5,
+                                      .a_floor = 1e-4,
+                                      .dt_max = (double)INFINITY,
+                                      .range = 1 };
+    const link links[] = { IN_OPERAND(kr_decode_mamba3_args, z, drawn_bf16(NB * HP, 1), ROWS(HP)),
+                           IN_OPERAND(kr_decode_mamba3_args, x, drawn_bf16(NB * HP, 1), ROWS(HP)),
+                           IN_OPERAND(kr_decode_mamba3_args, b, drawn_bf16(NB * BC, 1), ROWS(BC)),
+                           IN_OPERAND(kr_decode_mamba3_args, c, drawn_bf16(NB * BC, 1), ROWS(BC)),
+                           IN_OPERAND(kr_decode_mamba3_args, dt, drawn_bf16(NB * NH, 1), ROWS(NH)),
+                           IN_OPERAND(kr_decode_mamba3_args, a, drawn_bf16(NB * NH, 1), ROWS(NH)),
+                           IN_OPERAND(kr_decode_mamba3_args, lambda, drawn_bf16(NB * NH, 1), ROWS(NH)),
+                           IN_OPERAND(kr_decode_mamba3_args, theta, drawn_bf16(NB * NA, 1), ROWS(NA)),
+                           IN(kr_decode_mamba3_args, dt_bias, drawn(NH, -1, 1)),
+                           IN(kr_decode_mamba3_args, b_gain, drawn(NR, 0.5, 1.5)),
+                           IN(kr_decode_mamba3_args, c_bias, drawn(NH * NM * NR, -1, 1)),
+                           IN(kr_decode_mamba3_args, d, drawn(NH, -1, 1)),
+                           STATE(kr_decode_mamba3_args, state, NB * HP * NR),
+                           STATE(kr_decode_mamba3_args, k, NB * NM * NH * NR),
+                           STATE(kr_decode_mamba3_args, v, NB * HP),
+                           STATE(kr_decode_mamba3_args, angle, NB * NH * NA),
+                           OUT_OPERAND(kr_decode_mamba3_args, y, blank(NB * HP), ROWS(HP)) };
+    LAW("decode_mamba3", a, links, gap);
+}
+
+/* The reference takes all operands in all types, and each with a row stride. */
+TEST(decoding_in_halves)
+{
+    judged = kr_runnable_set(0);
+    for (int with = 0; with < 3; with++) {
+        decode_linear_law(3, 20, 16, with, 8);
+        decode_linear_law(9, 7, 33, with, 3);
+    }
+    for (int64_t count = -1; count < 10; count += 3) decode_ssd_law(true, count, 4);
+    decode_scan_law(true, 5);
+    decode_mamba3_law(3);
+    FOR_SETS_THAT_TAKE(decode_ssd_y)
+    for (int64_t count = -1; count < 10; count += 3) decode_ssd_law(false, count, 4);
+    FOR_SETS_THAT_TAKE(decode_scan_w)
+    decode_scan_law(false, 0);
+    judged = NULL;
+}
+
+static void store_logit(void *to, int64_t i, kr_dtype dtype, float x)
+{
+    const uint16_t bf16 = half_of(x), f16 = kr_f16_from_double((double)x);
+    if (dtype == KR_DTYPE_F64) ((double *)to)[i] = (double)x;
+    else if (dtype == KR_DTYPE_F32) ((float *)to)[i] = x;
+    else ((uint16_t *)to)[i] = dtype == KR_DTYPE_BF16 ? bf16 : f16;
+}
+
+/* Samples of logits that every type holds exactly. */
+TEST(samples_of_logits_of_all_types)
+{
+    enum { NB = 5, NW = 60, STRIDE = NW + 3, NDTYPES = 4 };
+    static const kr_dtype dtypes[NDTYPES] = { KR_DTYPE_F32, KR_DTYPE_F64, KR_DTYPE_BF16, KR_DTYPE_F16 };
+    double logits[NB * STRIDE];
+    float x[NB * STRIDE], logprobs[NDTYPES][2 * NB];
+    int32_t ids[NDTYPES][2 * NB], next[NB];
+    kr_sample_rules rules[NB];
+    for (int i = 0; i < NB * STRIDE; i++) x[i] = (float)(kr_test_below(65) - 32) / 8;
+    for (int b = 0; b < NB; b++)
+        rules[b] = (kr_sample_rules){ .temperature = b ? 1.5 : 0,
+                                      .top_p = 0.9,
+                                      .repetition = 1,
+                                      .top_k = 20,
+                                      .seed = kr_test_next(),
+                                      .flags = KR_SAMPLE_ON };
+    for (int d = 0; d < NDTYPES; d++) {
+        int64_t n_sampled[NB] = { 0 };
+        for (int64_t i = 0; i < NB * STRIDE; i++) store_logit(logits, i, dtypes[d], x[i]);
+        kr_sample_args a = { .nb = NB,
+                             .nw = NW,
+                             .vocab = NW - 2,
+                             .x = { logits, dtypes[d], STRIDE },
+                             .rules = rules,
+                             .n_sampled = n_sampled,
+                             .n_sampled_stride = NB,
+                             .id = ids[d],
+                             .next = next,
+                             .logprob = logprobs[d] };
+        kr_runnable_set(0)->sample[KR_REAL_F32].run(&a);
+        for (int b = 0; b < NB; b++)
+            CHECK(ids[d][b] >= 0 && ids[d][b] == ids[0][b] && memcmp(&logprobs[d][b], &logprobs[0][b], 4) == 0,
+                  "row %d, %s: token %d, log-probability %g, but %d, %g of f32", b, kr_dtype_name(dtypes[d]),
+                  (int)ids[d][b], (double)logprobs[d][b], (int)ids[0][b], (double)logprobs[0][b]);
+    }
 }

@@ -73,24 +73,25 @@ static job make(rows n)
                         .nn = n.nn,
                         .nk = n.nk,
                         .ng = 1,
-                        .x_m = n.nk + 16,
-                        .base_m = n.nn,
-                        .y_m = n.nn + (n.nc == HEAD ? 3 : 0),
-                        .w_dtype = KR_STORAGE_BF16,
+                        .x.row = n.nk + 16,
+                        .w.row = n.nk,
+                        .base.row = n.nn,
+                        .y.row = n.nn + (n.nc == HEAD ? 3 : 0),
+                        .taps.row = 4,
                         .has_norm = true,
                         .eps = 1e-5,
                         .conv_from = n.nc > 0 ? 5 : 0,
                         .nc = n.nc > 0 ? n.nc : 0,
                         .nt = 4 } };
-    ADD(&j, y, n.nm * j.args.y_m, 7, 8, false, true);
-    ADD(&j, x, n.nm * j.args.x_m, -2, 2, n.is_16bit, false);
-    ADD(&j, w, n.nn * n.nk, -1, 1, true, false);
+    ADD(&j, y.data, n.nm * j.args.y.row, 7, 8, false, true);
+    ADD(&j, x.data, n.nm * j.args.x.row, -2, 2, n.is_16bit, false);
+    ADD(&j, w.data, n.nn * n.nk, -1, 1, true, false);
     ADD(&j, bias, n.nn, -1, 1, false, false);
     if (n.nc > 0) {
         ADD(&j, window, n.nm * n.nc * 4, -2, 2, false, true);
-        ADD(&j, taps, n.nc * 4, -1, 1, false, false);
+        ADD(&j, taps.data, n.nc * 4, -1, 1, false, false);
     } else if (n.nc == 0) {
-        ADD(&j, base, n.nm * n.nn, -2, 2, false, false);
+        ADD(&j, base.data, n.nm * n.nn, -2, 2, false, false);
     }
     if (n.is_16bit) {
         j.args.nsquares = n.nk / 8;
@@ -110,9 +111,13 @@ static void drop(job *j)
     }
 }
 
-static void point(kr_decode_linear_args *args, size_t field, void *to)
+/* Also sets the dtype of a view. */
+static void point(kr_decode_linear_args *args, size_t field, void *to, kr_dtype dtype)
 {
+    kr_operand *const views[] = { &args->x, &args->z, &args->w, &args->base, &args->y, &args->taps };
     memcpy((char *)args + field, &to, sizeof to);
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
+        if ((char *)views[i] == (char *)args + field) views[i]->dtype = dtype;
 }
 
 static void run_exact(const job *j)
@@ -121,7 +126,8 @@ static void run_exact(const job *j)
     kr_decode_linear_args args = j->args;
     for (int i = 0; i < j->n; i++) {
         const bool is_weight = j->fields[i] == offsetof(kr_decode_linear_args, w);
-        point(&args, j->fields[i], is_weight ? (void *)j->half[i] : (void *)j->exact[i]);
+        if (is_weight) point(&args, j->fields[i], j->half[i], KR_DTYPE_BF16);
+        else point(&args, j->fields[i], j->exact[i], KR_DTYPE_F64);
     }
     kernel->run(kr_runnable_set(0), KR_REAL_F64, &args);
 }
@@ -136,16 +142,15 @@ static void run_on_device(const job *j, int64_t nm)
 {
     kr_decode_linear_args args = j->args;
     kr_span spans[MOST];
-    const bool takes_16bit = strcmp(device_kernels()->name, "cuda") == 0;
+    const bool takes_bf16 = device_kernels()->accepts.decode_linear_x & KR_DTYPE_BIT(KR_DTYPE_BF16);
     args.nm = nm;
     for (int i = 0; i < j->n; i++) {
         const bool is_x = j->fields[i] == offsetof(kr_decode_linear_args, x),
-                   half = j->half[i] && (takes_16bit || !is_x);
-        if (half && is_x) args.x_dtype = KR_STORAGE_BF16;
+                   half = j->half[i] && (takes_bf16 || !is_x);
         void *data = half ? (void *)j->half[i] : (void *)j->single[i];
         spans[i] =
             (kr_span){ j->fields[i], 0, data, (size_t)j->counts[i] * (half ? 2 : sizeof(float)), j->is_output[i] };
-        point(&args, j->fields[i], data);
+        point(&args, j->fields[i], data, half ? KR_DTYPE_BF16 : KR_DTYPE_F32);
     }
     device_change_exec(in_bf16);
     CHECK(device_run_count(kr_kernel_named("decode_linear"), KR_REAL_F32, (char *)&args, spans, j->n, "in bf16"),
@@ -195,7 +200,7 @@ TEST(rows_rounded_to_bf16_are_the_same_alone_and_among_others)
     if (strcmp(device_kernels()->name, "cuda") != 0) SKIP("this device rounds nothing");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         job j = make(sizes[i]);
-        const size_t bytes = (size_t)(16 * j.args.y_m) * sizeof(float);
+        const size_t bytes = (size_t)(16 * j.args.y.row) * sizeof(float);
         run_on_device(&j, sizes[i].nm);
         float *among = malloc(bytes);
         if (!among) exit(2);
@@ -203,8 +208,8 @@ TEST(rows_rounded_to_bf16_are_the_same_alone_and_among_others)
         memset(j.single[0], 0, bytes);
         run_on_device(&j, 16);
         for (int64_t m = 0; m < 16; m++) /* elements between rows are not written */
-            CHECK(memcmp(among + m * j.args.y_m, j.single[0] + m * j.args.y_m, (size_t)sizes[i].nn * sizeof(float)) ==
-                      0,
+            CHECK(memcmp(among + m * j.args.y.row, j.single[0] + m * j.args.y.row,
+                         (size_t)sizes[i].nn * sizeof(float)) == 0,
                   "m %lld n %lld, row %lld: other bits", (long long)sizes[i].nm, (long long)sizes[i].nn, (long long)m);
         free(among);
         drop(&j);
@@ -246,18 +251,16 @@ TEST(an_infinite_value_is_one_of_its_own_row)
                                       .np = NP,
                                       .ng = 1,
                                       .nr = NR,
-                                      .stride = STRIDE,
-                                      .y_stride = NH * NP,
-                                      .x = row_of,
-                                      .b = row_of + NH * NP,
-                                      .c = row_of + NH * NP + NR,
-                                      .dt = row_of + NH * NP + 2 * NR,
+                                      .x = { row_of, KR_DTYPE_F32, STRIDE },
+                                      .b = { row_of + NH * NP, KR_DTYPE_F32, STRIDE },
+                                      .c = { row_of + NH * NP + NR, KR_DTYPE_F32, STRIDE },
+                                      .dt = { row_of + NH * NP + 2 * NR, KR_DTYPE_F32, STRIDE },
+                                      .y = { y, KR_DTYPE_F32, NH * NP },
                                       .dt_bias = of_head,
                                       .a_log = of_head,
                                       .d = of_head,
                                       .dt_max = INFINITY,
-                                      .state = state,
-                                      .y = y };
+                                      .state = state };
     static const size_t in_rows[] = { offsetof(kr_decode_ssd_args, x), offsetof(kr_decode_ssd_args, b),
                                       offsetof(kr_decode_ssd_args, c), offsetof(kr_decode_ssd_args, dt) };
     static const size_t of_heads[] = { offsetof(kr_decode_ssd_args, dt_bias), offsetof(kr_decode_ssd_args, a_log),

@@ -19,6 +19,7 @@
 typedef struct krpy_module {
     PyObject *errors[KRPY_STATUSES]; /* exception class of each kr_status; [KR_OK] is the base class */
     PyTypeObject *context, *array, *tape, *params, *model, *state, *tokenizer, *batch, *block;
+    PyTypeObject *source, *loader, *trainer, *scorer;
     bool is_testing; /* KR_PYTHON_TESTING was set: Context._fail_allocation works */
 } krpy_module;
 
@@ -184,6 +185,7 @@ typedef struct krpy_model {
 
 extern PyType_Spec krpy_model_spec;
 PyObject *krpy_load_model(PyObject *module, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames);
+PyObject *krpy_load_model_memory(PyObject *module, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames);
 PyObject *krpy_create_model(PyObject *module, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames);
 
 /* A state of a network or of a stack. */

@@ -72,6 +72,35 @@ PyObject *krpy_load_model(PyObject *module, PyObject *const *args, Py_ssize_t n_
     return (PyObject *)self;
 }
 
+/* load_model_memory(context, config, weights): from the text of config.json and the bytes of a file of weights. */
+PyObject *krpy_load_model_memory(PyObject *module, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
+{
+    static const char *const names[] = { "context", "config", "weights", NULL };
+    krpy_module *state = PyModule_GetState(module);
+    PyObject *values[3];
+    Py_buffer config, weights;
+    if (!krpy_args("load_model_memory", names, 3, 3, args, n_args, kwnames, values) ||
+        PyObject_GetBuffer(values[1], &config, PyBUF_SIMPLE) < 0)
+        return NULL;
+    if (PyObject_GetBuffer(values[2], &weights, PyBUF_SIMPLE) < 0) {
+        PyBuffer_Release(&config);
+        return NULL;
+    }
+    krpy_context *c = krpy_context_of(state, values[0]);
+    krpy_model *self = c ? prepare(state, c) : NULL;
+    if (self) {
+        kr_model *model = NULL;
+        krpy_enter(c);
+        KRPY_COMPUTE(c, model = kr_model_load_memory(c->ctx, config.buf, (size_t)config.len, weights.buf,
+                                                     (size_t)weights.len, NULL));
+        set_model(self, NULL, model);
+        self = (krpy_model *)leave_with(self);
+    }
+    PyBuffer_Release(&weights);
+    PyBuffer_Release(&config);
+    return (PyObject *)self;
+}
+
 /* Begins with the config of a JSON text, or with the defaults of a family. */
 static kr_model_config *config_begin(krpy_context *c, int family, const char *json, Py_ssize_t bytes)
 {
@@ -381,22 +410,39 @@ static PyObject *model_state(PyObject *object, PyObject *batch)
     return NULL;
 }
 
+/* A state of the file at `path`, or with path NULL of the bytes of a file. */
+static PyObject *read_state(krpy_model *self, const char *path, const Py_buffer *bytes)
+{
+    krpy_context *c = self->context;
+    krpy_state *made = krpy_state_prepare(krpy_module_of((PyObject *)self), c, (PyObject *)self, self->net, NULL);
+    if (!made) return NULL;
+    kr_state *state = NULL;
+    krpy_enter(c);
+    KRPY_COMPUTE(c, state = path ? kr_state_load(c->ctx, self->net, path)
+                                 : kr_state_load_memory(c->ctx, self->net, bytes->buf, (size_t)bytes->len));
+    krpy_state_set(made, state);
+    if (krpy_leave(c)) return (PyObject *)made;
+    Py_DECREF(made);
+    return NULL;
+}
+
 static PyObject *model_load_state(PyObject *object, PyObject *path)
 {
-    krpy_model *self = (krpy_model *)object;
     PyObject *keep;
     const char *text;
     if (!krpy_get_path("path", path, &keep, &text)) return NULL;
-    krpy_state *made = krpy_state_prepare(krpy_module_of(object), self->context, object, self->net, NULL);
-    if (made) {
-        kr_state *state = NULL;
-        krpy_enter(self->context);
-        KRPY_COMPUTE(self->context, state = kr_state_load(self->context->ctx, self->net, text));
-        krpy_state_set(made, state);
-        if (!krpy_leave(self->context)) Py_CLEAR(made);
-    }
+    PyObject *made = read_state((krpy_model *)object, text, NULL);
     Py_XDECREF(keep);
-    return (PyObject *)made;
+    return made;
+}
+
+static PyObject *model_load_state_memory(PyObject *object, PyObject *source)
+{
+    Py_buffer bytes;
+    if (PyObject_GetBuffer(source, &bytes, PyBUF_SIMPLE) < 0) return NULL;
+    PyObject *made = read_state((krpy_model *)object, NULL, &bytes);
+    PyBuffer_Release(&bytes);
+    return made;
 }
 
 static const char *const layouts[] = { "official", "hf", NULL };
@@ -428,6 +474,35 @@ static PyObject *model_save(PyObject *object, PyObject *const *args, Py_ssize_t 
     Py_XDECREF(keep);
     if (!is_ok) return NULL;
     Py_RETURN_NONE;
+}
+
+/* (config, weights): the bytes of config.json and of the file with the weights, as save writes them. */
+static PyObject *model_to_bytes(PyObject *object, PyObject *ignored)
+{
+    (void)ignored;
+    krpy_model *self = (krpy_model *)object;
+    size_t n_config = 0, n_weights = 0;
+    kr_status status = KR_OK;
+    krpy_enter(self->context);
+    KRPY_COMPUTE(self->context,
+                 status = kr_model_save_memory(self->model, NULL, NULL, 0, &n_config, NULL, 0, &n_weights));
+    PyObject *config = NULL, *weights = NULL, *both = NULL;
+    if (status == KR_OK && ((config = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)n_config)) == NULL ||
+                            (weights = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)n_weights)) == NULL)) {
+        Py_XDECREF(config);
+        krpy_abandon(self->context);
+        return NULL;
+    }
+    if (weights) {
+        char *const config_out = PyBytes_AsString(config), *const weights_out = PyBytes_AsString(weights);
+        KRPY_COMPUTE(self->context,
+                     status = kr_model_save_memory(self->model, NULL, config_out, n_config, &n_config, weights_out,
+                                                   n_weights, &n_weights));
+    }
+    if (krpy_leave(self->context) && status == KR_OK) both = PyTuple_Pack(2, config, weights);
+    Py_XDECREF(config);
+    Py_XDECREF(weights);
+    return both;
 }
 
 /* config(layout=None): the text of config.json. */
@@ -512,6 +587,10 @@ static PyMethodDef model_methods[] = {
       "out=None)\n--\n\nLoss, scored and right labels; gradients go to the buffers of out." },
     { "state", model_state, METH_O, "state($self, batch, /)\n--\n\nAn initial state." },
     { "load_state", model_load_state, METH_O, "load_state($self, path, /)\n--\n\nA state from a file." },
+    { "load_state_memory", model_load_state_memory, METH_O,
+      "load_state_memory($self, data, /)\n--\n\nA state from the bytes of a file." },
+    { "to_bytes", model_to_bytes, METH_NOARGS,
+      "to_bytes($self, /)\n--\n\nThe bytes of config.json and of the file with the weights." },
     { "save", (PyCFunction)(void (*)(void))model_save, METH_FASTCALL | METH_KEYWORDS,
       "save($self, folder, *, layout=None, dtype=None, container=None, max_shard_bytes=None)\n--\n\nSaves the model." },
     { "config", model_config, METH_O, "config($self, layout, /)\n--\n\nThe text of config.json." },

@@ -1,5 +1,6 @@
 /* module.c - the module krait._core: its state, types and functions without an object. */
 #include "core.h"
+#include "training.h"
 
 krpy_module *krpy_module_of(PyObject *self)
 {
@@ -37,10 +38,14 @@ static PyMethodDef module_methods[] = {
       "op(tape, name, inputs, *, algorithm=None, chunk_len=None, eps=None, groups=None, norm_before_gate=None, "
       "silu=None, heads=None, scale=None, split_pairs=None, a_activation=None, a_floor=None, dt_min=None, "
       "dt_max=None)\n--\n\nRuns an op on arrays of a tape." },
+    { "load_model_memory", (PyCFunction)(void (*)(void))krpy_load_model_memory, METH_FASTCALL | METH_KEYWORDS,
+      "load_model_memory(context, config, weights)\n--\n\nLoads a model from the bytes of its files." },
     { "load_model", (PyCFunction)(void (*)(void))krpy_load_model, METH_FASTCALL | METH_KEYWORDS,
       "load_model(context, folder, *, tokenizer=None, dtype=None, mmap=None)\n--\n\nLoads a model folder." },
     { "create_model", (PyCFunction)(void (*)(void))krpy_create_model, METH_FASTCALL | METH_KEYWORDS,
       "create_model(context, *, family=None, json=None, fields=None, measure=None)\n--\n\nCreates a model." },
+    { "check", krpy_check, METH_VARARGS,
+      "check(context, kind, options, /)\n--\n\nThe self-test of the library, a tuple for each line." },
     { 0 },
 };
 
@@ -62,6 +67,9 @@ static int module_exec(PyObject *module)
         !add_type(module, &krpy_tokenizer_spec, &state->tokenizer) ||
         !add_type(module, &krpy_batch_spec, &state->batch) || !add_type(module, &krpy_block_spec, &state->block))
         return -1;
+    if (!add_type(module, &krpy_source_spec, &state->source) || !add_type(module, &krpy_loader_spec, &state->loader) ||
+        !add_type(module, &krpy_trainer_spec, &state->trainer) || !add_type(module, &krpy_scorer_spec, &state->scorer))
+        return -1;
     return PyModule_AddStringConstant(module, "__version__", kr_version());
 }
 
@@ -70,6 +78,10 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     krpy_module *state = PyModule_GetState(module);
     for (int i = 0; i < KRPY_STATUSES; i++) Py_VISIT(state->errors[i]);
     Py_VISIT(state->context);
+    Py_VISIT(state->source);
+    Py_VISIT(state->loader);
+    Py_VISIT(state->trainer);
+    Py_VISIT(state->scorer);
     Py_VISIT(state->array);
     Py_VISIT(state->tape);
     Py_VISIT(state->params);
@@ -86,6 +98,10 @@ static int module_clear(PyObject *module)
     krpy_module *state = PyModule_GetState(module);
     for (int i = 0; i < KRPY_STATUSES; i++) Py_CLEAR(state->errors[i]);
     Py_CLEAR(state->context);
+    Py_CLEAR(state->source);
+    Py_CLEAR(state->loader);
+    Py_CLEAR(state->trainer);
+    Py_CLEAR(state->scorer);
     Py_CLEAR(state->array);
     Py_CLEAR(state->tape);
     Py_CLEAR(state->params);

@@ -176,18 +176,21 @@ static PyObject *state_copy(PyObject *object, PyObject *ignored)
 
 /* ---- files and arrays ---- */
 
+/* Has the state a network, to which its file is bound? Raises if not. */
+static bool has_network(const krpy_state *self)
+{
+    if (self->net) return true;
+    krpy_raise(krpy_module_of((PyObject *)self), KR_ERR_UNSUPPORTED,
+               "state.save: a state of a stack has no network to which its file is bound; save its arrays");
+    return false;
+}
+
 static PyObject *state_save(PyObject *object, PyObject *path)
 {
     krpy_state *self = (krpy_state *)object;
     PyObject *keep;
     const char *text;
-    if (!krpy_get_path("path", path, &keep, &text)) return NULL;
-    if (!self->net) {
-        Py_XDECREF(keep);
-        krpy_raise(krpy_module_of(object), KR_ERR_UNSUPPORTED,
-                   "state.save: a state of a stack has no network to which its file is bound; save its arrays");
-        return NULL;
-    }
+    if (!has_network(self) || !krpy_get_path("path", path, &keep, &text)) return NULL;
     kr_status status = KR_OK;
     krpy_enter(self->context);
     KRPY_COMPUTE(self->context, status = kr_state_save(self->state, self->net, text));
@@ -195,6 +198,29 @@ static PyObject *state_save(PyObject *object, PyObject *path)
     Py_XDECREF(keep);
     if (!is_ok) return NULL;
     Py_RETURN_NONE;
+}
+
+/* The bytes of the file of save. */
+static PyObject *state_to_bytes(PyObject *object, PyObject *ignored)
+{
+    (void)ignored;
+    krpy_state *self = (krpy_state *)object;
+    if (!has_network(self)) return NULL;
+    PyObject *bytes = NULL;
+    size_t needed = 0;
+    kr_status status = KR_OK;
+    krpy_enter(self->context);
+    KRPY_COMPUTE(self->context, status = kr_state_save_memory(self->state, self->net, NULL, 0, &needed));
+    if (status == KR_OK && !(bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)needed))) {
+        krpy_abandon(self->context);
+        return NULL;
+    }
+    char *const out = bytes ? PyBytes_AsString(bytes) : NULL;
+    if (bytes)
+        KRPY_COMPUTE(self->context, status = kr_state_save_memory(self->state, self->net, out, needed, &needed));
+    if (krpy_leave(self->context) && status == KR_OK) return bytes;
+    Py_XDECREF(bytes);
+    return NULL;
 }
 
 /* array(slot, index): a tensor of a cache, or None while the slot is initial. */
@@ -284,6 +310,7 @@ static PyMethodDef state_methods[] = {
     { "join", state_join, METH_O, "join($self, states, /)\n--\n\nA new state with the rows of all states of a list." },
     { "copy", state_copy, METH_NOARGS, "copy($self, /)\n--\n\nA copy." },
     { "save", state_save, METH_O, "save($self, path, /)\n--\n\nSaves the state to a file." },
+    { "to_bytes", state_to_bytes, METH_NOARGS, "to_bytes($self, /)\n--\n\nThe bytes of the file of save." },
     { "array", (PyCFunction)(void (*)(void))state_array, METH_FASTCALL,
       "array($self, slot, index, /)\n--\n\nA tensor of a slot; None while it is initial." },
     { "names", state_names, METH_NOARGS, "names($self, /)\n--\n\nNames of the tensors of each slot." },

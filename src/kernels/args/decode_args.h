@@ -1,4 +1,5 @@
-/* decode_args.h - the argument structs of decode kernels: one token per row, without a tape. */
+/* decode_args.h - the argument structs of decode kernels: one token per row, without a tape. An operand that is not given is
+ * absent: its data is NULL. */
 #ifndef KR_KERNELS_ARGS_DECODE_ARGS_H
 #define KR_KERNELS_ARGS_DECODE_ARGS_H
 
@@ -11,24 +12,22 @@
  *   y[m, n] = v, but for n = conv_from + c with c < nc:
  *   window[m, c, 0 .. nt-1] <- window[m, c, 1 .. nt-1], v
  *   y = silu(conv_bias[c] + sum over t of taps[c, t] window[m, c, t])
- * x, z [m k], w [n k], gain [k], bias [n], base, y [m n], taps [c t], conv_bias [c], window [m c t]. x_m, z_m, base_m, y_m:
- * row strides in elements. z, gain, bias, base, conv_bias may be NULL; base may be y, and is older than x: the preceding
- * kernel does not write it. nc = 0: no convolution. Group e of ng holds channels e nk/ng ... On CUDA with exec.precision
- * the product may round norm, as matmul. With squares [m nsquares] the mean is their sum in a row over nk, instead of that
- * of u^2: x is already gated and multiplied by its gain (then ng is 1, z and gain are NULL). x may be 16-bit where the
- * kernel takes it (kernels/accepts.def). */
+ * x, z [m k], w [n k], contiguous, gain [k], bias [n], base, y [m n], taps [c t], contiguous, conv_bias [c], window [m c t].
+ * z, gain, bias, base, conv_bias may be absent; base may be y, and is older than x: the preceding kernel does not write it.
+ * nc = 0: no convolution, and no taps. Group e of ng holds channels e nk/ng ... On CUDA with exec.precision the product may
+ * round norm, as matmul. With squares [m nsquares] the mean is their sum in a row over nk, instead of that of u^2: x is
+ * already gated and multiplied by its gain (then ng is 1, z and gain are absent). */
 typedef struct kr_decode_linear_args {
     kr_exec exec;
-    int64_t nm, nn, nk, ng, x_m, z_m, base_m, y_m;
-    const void *x, *z, *gain, *w, *bias, *base;
-    void *y;
-    const void *squares;
+    int64_t nm, nn, nk, ng;
+    kr_operand x, z, w, base, y;
+    const void *gain, *bias, *squares;
     int64_t nsquares;
-    kr_storage_dtype w_dtype, taps_dtype, x_dtype;
     bool has_norm, norm_first;
     double eps;
     int64_t conv_from, nc, nt;
-    const void *taps, *conv_bias;
+    kr_operand taps;
+    const void *conv_bias;
     void *window;
 } kr_decode_linear_args;
 
@@ -37,8 +36,8 @@ typedef struct kr_decode_linear_args {
  *   y = H C[e] + D x;   D is d[h], or d[h, p] with d_per_dim
  *   with z: u = y silu(z), y <- u gain (NULL: 1), and squares, unless NULL, gets the sums of u^2 over 8 rows p each:
  *   squares[b, h, i] for p = 8 i .. 8 i + 7, the last of which may be fewer
- * x, z [h p], b, c [g r], dt [h] in rows with stride `stride`; gain [h p]; state H [b h p r]; y [b h p], row stride
- * y_stride; it may be 16-bit where the kernel takes it (kernels/accepts.def).
+ * x, z [b h p], b, c [b g r], dt [b h], which have one row stride; y [b h p], its rows being those of the batch; gain [h p],
+ * d, squares may be NULL; state H [b h p r].
  *
  * Deferred state updates: with `deferred` a state is read at every token, but written only at one of KR_DEFERRED_TOKENS;
  * until then the tokens since are pending. A tile, eight rows p of a head, has a record in `deferred`: weights s x and
@@ -47,18 +46,17 @@ typedef struct kr_decode_linear_args {
  * the last
  *   min(t, (t + KR_DEFERRED_PHASE(i)) % KR_DEFERRED_TOKENS)
  * and the tile is written if that remainder is KR_DEFERRED_TOKENS - 1, so that pairs of tiles take turns. Pending tokens
- * are applied one by one: H has the same bits as without `deferred`. x NULL: no token; all pending tokens are applied and
+ * are applied one by one: H has the same bits as without `deferred`. x absent: no token; all pending tokens are applied and
  * the records cleared (flush), and nothing else is read or written.
  */
 typedef struct kr_decode_ssd_args {
     kr_exec exec;
-    int64_t nb, nh, np, ng, nr, stride, y_stride;
-    const void *x, *b, *c, *dt, *dt_bias, *a_log, *d, *z, *gain;
+    int64_t nb, nh, np, ng, nr;
+    kr_operand x, b, c, dt, z, y;
+    const void *dt_bias, *a_log, *d, *gain;
     bool d_per_dim;
     double dt_min, dt_max;
-    void *state, *y, *squares;
-    kr_storage_dtype y_dtype;
-    void *deferred;
+    void *state, *squares, *deferred;
 } kr_decode_ssd_args;
 
 enum { KR_DECODE_TILE = 8 }; /* rows p of a tile, whose squares are one sum */
@@ -88,15 +86,15 @@ static inline kr_deferred_parts kr_deferred_parts_of(int64_t nh, int64_t np, int
  *   low, B, C <- each divided by (mean of its squares + eps)^1/2; eps 0: as they are
  *   s = clamp(softplus(sum over x of low[x] w[i, x] + dt_bias[i]), dt_min, dt_max)
  *   H[r] <- exp(-s exp(a_log[i, r])) H[r] + s B[r] x[i];   y = (sum over r of C[r] H[r] + D[i] x[i]) silu(z[i])
- * x, z [i] with row stride x_stride; low [x], b, c [r] with row stride `stride`; w [i x], a_log [i r], dt_bias, d [i];
- * state H [b i r]; y [b i]. */
+ * x, z [b i], which have one row stride; low [b x], b, c [b r], which have another one; w [i x], y [b i], contiguous; a_log
+ * [i r], dt_bias, d [i]; state H [b i r]. */
 typedef struct kr_decode_scan_args {
     kr_exec exec;
-    int64_t nb, ni, nr, nx, x_stride, stride;
-    const void *x, *z, *low, *b, *c, *w, *dt_bias, *a_log, *d;
-    kr_storage_dtype w_dtype;
+    int64_t nb, ni, nr, nx;
+    kr_operand x, z, low, b, c, w, y;
+    const void *dt_bias, *a_log, *d;
     double eps, dt_min, dt_max;
-    void *state, *y;
+    void *state;
 } kr_decode_scan_args;
 
 /* One token of the Mamba-3 SSD core, in place, with its norms, rotary embedding and gate. For row b and head h of group e =
@@ -107,17 +105,17 @@ typedef struct kr_decode_scan_args {
  *   V[m] = x mimo_x[h, m], V'[m] = v mimo_x[h, m]
  *   H <- exp(da) (H + carry sum_m V'[m] (outer) k[m]) + gamma sum_m V[m] (outer) B[m];   y[m] = H C[m] + D V[m]
  *   k <- B, v <- x;   y = sum_m mimo_o[h, m] norm(y[m]) gain silu(z mimo_z[h, m]), the norm over p only with has_norm
- * x, z [h p], b, c [m g r], dt, a, lambda [h], theta [na] with row stride `stride`; gains [r], biases [h m r], mimo_* [h m
- * p] or all NULL (1), gain [h p], or [p] with shared_gain, or NULL; state H [b h p r], k [b m h r], v, y [b h p], angle [b
- * h na]. Pairs are (i, i + nr/2) with `split_pairs`, (2i, 2i + 1) without. */
+ * x, z [b h p], b, c [b m g r], dt, a, lambda [b h], theta [b na], which have one row stride; y [b h p], contiguous; gains
+ * [r], biases [h m r], mimo_* [h m p] or all NULL (1), gain [h p], or [p] with shared_gain, or NULL; state H [b h p r], k [b
+ * m h r], v [b h p], angle [b h na]. Pairs are (i, i + nr/2) with `split_pairs`, (2i, 2i + 1) without. */
 typedef struct kr_decode_mamba3_args {
     kr_exec exec;
-    int64_t nb, nm, nh, np, ng, nr, na, nrotated, stride;
-    const void *z, *x, *b, *c, *dt, *a, *lambda, *theta;
+    int64_t nb, nm, nh, np, ng, nr, na, nrotated;
+    kr_operand z, x, b, c, dt, a, lambda, theta, y;
     const void *dt_bias, *b_gain, *c_gain, *b_bias, *c_bias, *mimo_x, *mimo_z, *mimo_o, *d, *gain;
     bool softplus, split_pairs, has_norm, shared_gain;
     double eps, a_floor, dt_min, dt_max, range;
-    void *state, *k, *v, *angle, *y;
+    void *state, *k, *v, *angle;
 } kr_decode_mamba3_args;
 
 /* Elements of a head other than its state: sizes that fit in the shared memory of a GPU, in f32, have at most
@@ -164,7 +162,7 @@ typedef struct kr_decode_layer {
 typedef struct kr_decode_stack {
     int64_t count;
     kr_decode_layer *layers;
-    void *stream;
+    kr_operand stream;
     struct kr_embedding_args *lookup; /* writes the stream before the first layer; NULL: it is written */
 } kr_decode_stack;
 
@@ -195,8 +193,8 @@ typedef struct kr_sample_rules {
  *   times their sum, in the order of ids, u from Philox (seed, stream, n_sampled). Among equals the smaller id counts as
  *   larger.
  *   logprob = x[id] - log(sum over all nw of e^x): of the model itself
- * y is computed in double, and may be rounded to the type of x. is_greedy: all rows that are on have temperature 0.
- * x [b w], of which the first `vocab` may be sampled; row stride `stride`, of any sign, or 0. biases, counts [b vocab],
+ * y is computed in double, and may be rounded to the slot's type. is_greedy: all rows that are on have temperature 0.
+ * x [b w], of which the first `vocab` may be sampled. biases, counts [b vocab],
  * mask [b (vocab + 31) / 32], bit id % 32 of word id / 32; NULL if no row has any. id = -1: a NaN or +infinity among x or y,
  * or all y are -infinity. Results are in pinned memory. Several calls may be queued: each increments n_sampled [b], and the
  * count of the token where there are penalties; id and logprob have two buffers, of which a call writes the first if
@@ -205,8 +203,8 @@ typedef struct kr_sample_rules {
  */
 typedef struct kr_sample_args {
     kr_exec exec;
-    int64_t nb, nw, vocab, stride;
-    const void *x;
+    int64_t nb, nw, vocab;
+    kr_operand x;
     const kr_sample_rules *rules;
     bool is_greedy;
     const double *biases;

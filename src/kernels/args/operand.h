@@ -12,11 +12,11 @@
  *
  * The reference takes every float type for each of them, and so defines what it means. The types that another set takes
  * besides the slot's own are data: a column of kernels/accepts.def, asked by kr_accepts (device/device.h). An op converts an
- * operand that the kernel would not take.
+ * operand that the kernel would not take; a decode step runs op by op instead.
  *
  * So a further format, such as blocks of int8 with a scale for weights, is a kr_dtype with its properties in tensor/shape.c, a
- * bit in accepts.def for each operand that may have it (matmul_b, panels_w, embedding_x), and the code that reads it: in
- * these kernels, and in `copy`, which widens it where a kernel does not take it. No argument struct and no signature of an op
+ * bit in accepts.def for each operand that may have it (matmul_b, panels_w, embedding_x, decode_linear_w), and the code that
+ * reads it: in these kernels, and in `copy`, which widens it where a kernel does not take it. No argument struct and no signature of an op
  * changes.
  */
 #ifndef KR_KERNELS_ARGS_OPERAND_H
@@ -53,18 +53,6 @@ enum {
 KR_OPERAND_INLINE bool kr_is_16bit(kr_dtype dtype)
 {
     return dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16;
-}
-
-/* ---- still used by decode kernels ---- */
-
-/* The slot's own type (KR_STORAGE_NATIVE), or a 16-bit one. */
-typedef kr_dtype kr_storage_dtype;
-#define KR_STORAGE_NATIVE KR_DTYPE_F32
-#define KR_STORAGE_BF16 KR_DTYPE_BF16
-#define KR_STORAGE_F16 KR_DTYPE_F16
-static inline kr_storage_dtype kr_storage_dtype_of(kr_dtype dtype)
-{
-    return kr_is_16bit(dtype) ? dtype : KR_STORAGE_NATIVE;
 }
 
 #endif

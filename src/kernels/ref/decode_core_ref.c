@@ -28,11 +28,11 @@ static double at(const void *x, int64_t i, double none)
     return x ? (double)((const real *)x)[i] : none;
 }
 
-/* 1 / (mean square + eps)^1/2 of n elements. */
-static double scale_of(const real *x, int64_t n, double eps)
+/* 1 / (mean square + eps)^1/2 of n elements of a row, from `first` on. */
+static double scale_of(const kr_operand *x, int64_t row, int64_t first, int64_t n, double eps)
 {
     double squares = 0;
-    for (int64_t i = 0; i < n; i++) squares += (double)x[i] * (double)x[i];
+    for (int64_t i = first; i < first + n; i++) squares += kr_ref_at(x, row, i) * kr_ref_at(x, row, i);
     return 1 / sqrt(squares / (double)n + eps);
 }
 
@@ -42,27 +42,23 @@ static void scan_task(void *arg, int64_t row, int worker)
 {
     (void)worker;
     const kr_decode_scan_args *a = arg;
-    const real *low = (const real *)a->low + row * a->stride, *b = (const real *)a->b + row * a->stride,
-               *c = (const real *)a->c + row * a->stride;
-    const double of_low = a->eps > 0 ? scale_of(low, a->nx, a->eps) : 1;
-    const double of_b = a->eps > 0 ? scale_of(b, a->nr, a->eps) : 1, of_c = a->eps > 0 ? scale_of(c, a->nr, a->eps) : 1;
+    const double of_low = a->eps > 0 ? scale_of(&a->low, row, 0, a->nx, a->eps) : 1;
+    const double of_b = a->eps > 0 ? scale_of(&a->b, row, 0, a->nr, a->eps) : 1,
+                 of_c = a->eps > 0 ? scale_of(&a->c, row, 0, a->nr, a->eps) : 1;
     for (int64_t i = 0; i < a->ni; i++) {
-        const double x = at(a->x, row * a->x_stride + i, 0), z = at(a->z, row * a->x_stride + i, 0);
+        const double x = kr_ref_at(&a->x, row, i);
         double raw = at(a->dt_bias, i, 0);
-        for (int64_t k = 0; k < a->nx; k++) {
-            const double w = a->w_dtype ? kr_ref_widened(a->w, i * a->nx + k, a->w_dtype) : at(a->w, i * a->nx + k, 0);
-            raw += of_low * (double)low[k] * w;
-        }
+        for (int64_t k = 0; k < a->nx; k++) raw += of_low * kr_ref_at(&a->low, row, k) * kr_ref_at(&a->w, i, k);
         const double step = clamped(softplus(raw), a->dt_min, a->dt_max);
         double y = at(a->d, i, 0) * x;
         real *state = (real *)a->state + (row * a->ni + i) * a->nr;
         for (int64_t r = 0; r < a->nr; r++) {
             const double decay = exp(-step * exp(at(a->a_log, i * a->nr + r, 0)));
-            const double now = decay * (double)state[r] + step * of_b * (double)b[r] * x;
+            const double now = decay * (double)state[r] + step * of_b * kr_ref_at(&a->b, row, r) * x;
             state[r] = (real)now;
-            y += of_c * (double)c[r] * now;
+            y += of_c * kr_ref_at(&a->c, row, r) * now;
         }
-        ((real *)a->y)[row * a->ni + i] = (real)(y * silu(z));
+        kr_ref_put(&a->y, row, i, y * silu(kr_ref_at(&a->z, row, i)));
     }
 }
 
@@ -85,10 +81,9 @@ typedef struct token_scale {
 
 static token_scale token_scale_of(const kr_decode_mamba3_args *a, int64_t row, int64_t h)
 {
-    const int64_t i = row * a->stride + h;
-    const double raw = at(a->a, i, 0), lambda = at(a->lambda, i, 0);
+    const double raw = kr_ref_at(&a->a, row, h), lambda = kr_ref_at(&a->lambda, row, h);
     const double rate = a->softplus ? softplus(raw) : raw < 0 ? 1 / (1 - raw) : 1 + raw;
-    const double dt = clamped(softplus(at(a->dt, i, 0) + at(a->dt_bias, h, 0)), a->dt_min, a->dt_max);
+    const double dt = clamped(softplus(kr_ref_at(&a->dt, row, h) + at(a->dt_bias, h, 0)), a->dt_min, a->dt_max);
     return (token_scale){ dt, exp(-dt * fmax(rate, (double)(real)a->a_floor)), dt / (1 + exp(-lambda)),
                           dt / (1 + exp(lambda)) };
 }
@@ -117,17 +112,18 @@ static head head_of(const kr_decode_mamba3_args *a, int64_t task, int worker)
 }
 
 /* B or C [m r] of the head: norm, bias, then rotary. */
-static void form_bc(const kr_decode_mamba3_args *a, const head *n, const void *raw, const void *gain, const void *bias,
-                    double *to)
+static void form_bc(const kr_decode_mamba3_args *a, const head *n, const kr_operand *raw, const void *gain,
+                    const void *bias, double *to)
 {
     const int64_t nr = a->nr, e = n->h / (a->nh / a->ng), pair_stride = a->split_pairs ? nr / 2 : 1,
                   step = a->split_pairs ? 1 : 2;
     for (int64_t m = 0; m < a->nm; m++) {
-        const real *x = (const real *)raw + n->row * a->stride + (m * a->ng + e) * nr;
-        const double scale = scale_of(x, nr, a->eps);
+        const int64_t first = (m * a->ng + e) * nr;
+        const double scale = scale_of(raw, n->row, first, nr, a->eps);
         double *y = to + m * nr;
         for (int64_t r = 0; r < nr; r++)
-            y[r] = scale * (double)x[r] * at(gain, r, 1) + at(bias, (n->h * a->nm + m) * nr + r, 0);
+            y[r] =
+                scale * kr_ref_at(raw, n->row, first + r) * at(gain, r, 1) + at(bias, (n->h * a->nm + m) * nr + r, 0);
         for (int64_t i = 0; i < a->nrotated; i++) {
             const double c = cos(n->angle[i]), s = sin(n->angle[i]), y0 = y[i * step], y1 = y[i * step + pair_stride];
             y[i * step] = y0 * c - y1 * s;
@@ -141,7 +137,7 @@ static void update_row(const kr_decode_mamba3_args *a, const head *n, token_scal
 {
     const int64_t nr = a->nr;
     real *state = (real *)a->state + (n->number * a->np + p) * nr;
-    const double x = at(a->x, n->row * a->stride + n->h * a->np + p, 0), prev_x = at(a->v, n->number * a->np + p, 0);
+    const double x = kr_ref_at(&a->x, n->row, n->h * a->np + p), prev_x = at(a->v, n->number * a->np + p, 0);
     for (int64_t m = 0; m < a->nm; m++)
         n->y[m * a->np + p] = at(a->d, n->h, 0) * x * at(a->mimo_x, (n->h * a->nm + m) * a->np + p, 1);
     for (int64_t r = 0; r < nr; r++) {
@@ -166,13 +162,13 @@ static void finish(const kr_decode_mamba3_args *a, const head *n)
         for (int64_t p = 0; p < a->np; p++) y[p] /= sqrt(squares / (double)a->np + a->eps);
     }
     for (int64_t p = 0; p < a->np; p++) {
-        const double z = at(a->z, n->row * a->stride + n->h * a->np + p, 0);
+        const double z = kr_ref_at(&a->z, n->row, n->h * a->np + p);
         double sum = 0;
         for (int64_t m = 0; m < a->nm; m++) {
             const int64_t hmp = (n->h * a->nm + m) * a->np + p;
             sum += at(a->mimo_o, hmp, 1) * n->y[m * a->np + p] * silu(z * at(a->mimo_z, hmp, 1));
         }
-        ((real *)a->y)[n->number * a->np + p] = (real)(sum * at(a->gain, a->shared_gain ? p : n->h * a->np + p, 1));
+        kr_ref_put(&a->y, n->row, n->h * a->np + p, sum * at(a->gain, a->shared_gain ? p : n->h * a->np + p, 1));
     }
 }
 
@@ -183,18 +179,18 @@ static void mamba3_task(void *arg, int64_t task, int worker)
     const token_scale now = token_scale_of(a, n.row, n.h);
     real *angle = (real *)a->angle + task * a->na;
     for (int64_t i = 0; i < a->na; i++) {
-        const double delta = now.dt * a->range * PI * tanh(at(a->theta, n.row * a->stride + i, 0));
+        const double delta = now.dt * a->range * PI * tanh(kr_ref_at(&a->theta, n.row, i));
         n.angle[i] = wrap(wrap((double)angle[i]) + delta);
         angle[i] = (real)n.angle[i];
     }
-    form_bc(a, &n, a->b, a->b_gain, a->b_bias, n.b);
-    form_bc(a, &n, a->c, a->c_gain, a->c_bias, n.c);
+    form_bc(a, &n, &a->b, a->b_gain, a->b_bias, n.b);
+    form_bc(a, &n, &a->c, a->c_gain, a->c_bias, n.c);
     for (int64_t p = 0; p < a->np; p++) update_row(a, &n, now, p);
     finish(a, &n);
     for (int64_t mr = 0; mr < a->nm * a->nr; mr++)
         ((real *)a->k)[((n.row * a->nm + mr / a->nr) * a->nh + n.h) * a->nr + mr % a->nr] = (real)n.b[mr];
     for (int64_t p = 0; p < a->np; p++)
-        ((real *)a->v)[task * a->np + p] = ((const real *)a->x)[n.row * a->stride + n.h * a->np + p];
+        ((real *)a->v)[task * a->np + p] = (real)kr_ref_at(&a->x, n.row, n.h * a->np + p);
 }
 
 size_t KR_REF(decode_mamba3_scratch)(const kr_decode_mamba3_args *a)

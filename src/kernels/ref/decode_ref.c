@@ -16,13 +16,7 @@ typedef struct linear_job {
 
 static double gate_of(const kr_decode_linear_args *a, int64_t m, int64_t k)
 {
-    return a->z ? silu((double)((const real *)a->z)[m * a->z_m + k]) : 1;
-}
-
-static double x_of(const kr_decode_linear_args *a, int64_t m, int64_t k)
-{
-    const int64_t at = m * a->x_m + k;
-    return a->x_dtype ? kr_ref_widened(a->x, at, a->x_dtype) : (double)((const real *)a->x)[at];
+    return a->z.data ? silu(kr_ref_at(&a->z, m, k)) : 1;
 }
 
 static double group_scale(const kr_decode_linear_args *a, int64_t m, int64_t group)
@@ -33,7 +27,7 @@ static double group_scale(const kr_decode_linear_args *a, int64_t m, int64_t gro
     for (int64_t i = 0; a->squares && i < a->nsquares; i++)
         squares += (double)((const real *)a->squares)[m * a->nsquares + i];
     for (int64_t k = first; !a->squares && k < first + width; k++) {
-        const double u = x_of(a, m, k) * (a->norm_first ? 1 : gate_of(a, m, k));
+        const double u = kr_ref_at(&a->x, m, k) * (a->norm_first ? 1 : gate_of(a, m, k));
         squares += u * u;
     }
     return 1 / sqrt(squares / (double)width + a->eps);
@@ -46,8 +40,7 @@ static double convolve(const kr_decode_linear_args *a, int64_t m, int64_t c, dou
     for (int64_t t = 0; t < a->nt; t++) {
         window[t] = t + 1 < a->nt ? window[t + 1] : (real)v;
         const double past = t + 1 < a->nt ? (double)window[t] : v;
-        sum += past * (a->taps_dtype ? kr_ref_widened(a->taps, c * a->nt + t, a->taps_dtype)
-                                     : (double)((const real *)a->taps)[c * a->nt + t]);
+        sum += past * kr_ref_at(&a->taps, c, t);
     }
     return silu(sum);
 }
@@ -60,17 +53,14 @@ static void linear_outputs(const kr_decode_linear_args *a, int64_t m, int64_t fi
     for (int64_t k = 0; k < a->nk; k++) {
         if (k % (a->nk / a->ng) == 0) scale = group_scale(a, m, k / (a->nk / a->ng));
         const double gain = a->gain ? (double)((const real *)a->gain)[k] : 1;
-        const double u = x_of(a, m, k) * gate_of(a, m, k) * scale * gain;
-        for (int64_t i = 0; i < count; i++) {
-            const int64_t at = (first + i) * a->nk + k;
-            sum[i] += u * (a->w_dtype ? kr_ref_widened(a->w, at, a->w_dtype) : (double)((const real *)a->w)[at]);
-        }
+        const double u = kr_ref_at(&a->x, m, k) * gate_of(a, m, k) * scale * gain;
+        for (int64_t i = 0; i < count; i++) sum[i] += u * kr_ref_at(&a->w, first + i, k);
     }
     for (int64_t i = 0; i < count; i++) {
         const int64_t n = first + i, c = n - a->conv_from;
         if (a->bias) sum[i] += (double)((const real *)a->bias)[n];
-        if (a->base) sum[i] += (double)((const real *)a->base)[m * a->base_m + n];
-        ((real *)a->y)[m * a->y_m + n] = (real)(c >= 0 && c < a->nc ? convolve(a, m, c, sum[i]) : sum[i]);
+        if (a->base.data) sum[i] += kr_ref_at(&a->base, m, n);
+        kr_ref_put(&a->y, m, n, c >= 0 && c < a->nc ? convolve(a, m, c, sum[i]) : sum[i]);
     }
 }
 

@@ -8,7 +8,6 @@
 #include "kernels/ref/ref_silu.h"
 
 #include <math.h>
-#include <string.h>
 
 static double softplus(double x)
 {
@@ -41,7 +40,7 @@ static pending_tokens pending_of(const kr_decode_ssd_args *a, int64_t head, int6
     const int64_t tile = head * parts.tiles + p / KR_DECODE_TILE,
                   phase = (pending.t + KR_DEFERRED_PHASE(tile)) % KR_DEFERRED_TOKENS;
     pending.count = pending.t < phase ? pending.t : phase;
-    pending.is_flushed = !a->x || phase == KR_DEFERRED_TOKENS - 1;
+    pending.is_flushed = !a->x.data || phase == KR_DEFERRED_TOKENS - 1;
     return pending;
 }
 
@@ -68,15 +67,22 @@ static void flush_task(void *arg, int64_t head, int worker)
     }
 }
 
+/* B of the current token, as it is stored. */
+static real b_of(const kr_decode_ssd_args *a, int64_t head, int64_t r)
+{
+    return (real)kr_ref_at(&a->b, head / a->nh, head % a->nh / (a->nh / a->ng) * a->nr + r);
+}
+
 /* Appends the current token to the record: the weight of row p, with the last row of a tile its decay and the count, and
  * with the first row of the group its B. */
 static void store_record(const kr_decode_ssd_args *a, int64_t head, int64_t p, const pending_tokens *pending,
-                         real decay, real weight, const real *b)
+                         real decay, real weight)
 {
     if (!pending->record) return;
     const int64_t index = pending->t % KR_DEFERRED_TOKENS;
     pending->record[index * KR_DECODE_TILE + p % KR_DECODE_TILE] = weight;
-    if (head % a->nh % (a->nh / a->ng) == 0 && p == 0) memcpy(pending->b + index * a->nr, b, (size_t)a->nr * sizeof *b);
+    if (head % a->nh % (a->nh / a->ng) == 0 && p == 0)
+        for (int64_t r = 0; r < a->nr; r++) pending->b[index * a->nr + r] = b_of(a, head, r);
     if (p % KR_DECODE_TILE != KR_DECODE_TILE - 1 && p != a->np - 1) return;
     pending->record[KR_DEFERRED_DECAY + index] = decay;
     pending->record[KR_DEFERRED_COUNT] =
@@ -85,14 +91,15 @@ static void store_record(const kr_decode_ssd_args *a, int64_t head, int64_t p, c
 
 /* Applies the current token to row p of H; returns the sum over r of H C. */
 static double update_row(const kr_decode_ssd_args *a, int64_t head, int64_t p, const pending_tokens *pending,
-                         real decay, real weight, const real *b, const real *c)
+                         real decay, real weight)
 {
+    const int64_t row = head / a->nh, group = head % a->nh / (a->nh / a->ng) * a->nr;
     real *state = (real *)a->state + (head * a->np + p) * a->nr;
     double sum = 0;
     for (int64_t r = 0; r < a->nr; r++) {
-        const real now = updated(with_pending(state[r], pending, p, r, a->nr), decay, weight, b[r]);
+        const real now = updated(with_pending(state[r], pending, p, r, a->nr), decay, weight, b_of(a, head, r));
         if (pending->is_flushed) state[r] = now;
-        sum += (double)now * (double)c[r];
+        sum += (double)now * kr_ref_at(&a->c, row, group + r);
     }
     return sum;
 }
@@ -101,33 +108,32 @@ static void ssd_task(void *arg, int64_t head, int worker)
 {
     (void)worker;
     const kr_decode_ssd_args *a = arg;
-    const int64_t row = head / a->nh, h = head % a->nh, from = row * a->stride, e = h / (a->nh / a->ng);
-    const real *x = (const real *)a->x + from + h * a->np, *b = (const real *)a->b + from + e * a->nr,
-               *c = (const real *)a->c + from + e * a->nr, *d = a->d;
-    const double raw = (double)((const real *)a->dt)[from + h] + (double)((const real *)a->dt_bias)[h];
+    const int64_t row = head / a->nh, h = head % a->nh;
+    const real *d = a->d;
+    const double raw = kr_ref_at(&a->dt, row, h) + (double)((const real *)a->dt_bias)[h];
     const double dt = fmin(fmax(softplus(raw), (double)(real)a->dt_min), (double)(real)a->dt_max);
     const real decay = (real)exp(-dt * exp((double)((const real *)a->a_log)[h]));
     const int64_t tiles = (a->np + KR_DECODE_TILE - 1) / KR_DECODE_TILE;
     double squares = 0;
     for (int64_t p = 0; p < a->np; p++) {
-        const real weight = (real)(dt * (double)x[p]);
+        const double x = kr_ref_at(&a->x, row, h * a->np + p);
+        const real weight = (real)(dt * x);
         const pending_tokens pending = pending_of(a, head, p);
-        double y = (double)x[p] * (!d ? 0 : (double)d[a->d_per_dim ? h * a->np + p : h]);
-        y += update_row(a, head, p, &pending, decay, weight, b, c);
-        store_record(a, head, p, &pending, decay, weight, b);
-        if (a->z) {
-            y *= silu((double)((const real *)a->z)[from + h * a->np + p]);
+        double y = x * (!d ? 0 : (double)d[a->d_per_dim ? h * a->np + p : h]);
+        y += update_row(a, head, p, &pending, decay, weight);
+        store_record(a, head, p, &pending, decay, weight);
+        if (a->z.data) {
+            y *= silu(kr_ref_at(&a->z, row, h * a->np + p));
             squares = (p % KR_DECODE_TILE ? squares : 0) + y * y;
             if (a->squares) ((real *)a->squares)[head * tiles + p / KR_DECODE_TILE] = (real)squares;
             if (a->gain) y *= (double)((const real *)a->gain)[h * a->np + p];
         }
-        const kr_dtype y_dtype = a->y_dtype ? a->y_dtype : KR_REF_DTYPE;
-        kr_ref_store(a->y, y_dtype, row * a->y_stride + h * a->np + p, y);
+        kr_ref_put(&a->y, row, h * a->np + p, y);
     }
 }
 
 void KR_REF(decode_ssd)(const kr_decode_ssd_args *a)
 {
     kr_decode_ssd_args args = *a;
-    kr_pool_run(a->exec.pool, a->nb * a->nh, a->x ? ssd_task : flush_task, &args);
+    kr_pool_run(a->exec.pool, a->nb * a->nh, a->x.data ? ssd_task : flush_task, &args);
 }

@@ -4,6 +4,7 @@
  */
 #include "base/philox.h"
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 typedef struct row_job {
     const kr_sample_args *a;
     const kr_sample_rules *rules;
-    const real *x;
+    int64_t row;
     const double *biases; /* [vocab]; this and the next two NULL where the row has none */
     uint32_t *counts;     /* [vocab] */
     const uint32_t *mask; /* [(vocab + 31) / 32] */
@@ -30,10 +31,15 @@ static double penalised(const kr_sample_rules *rules, uint32_t count, double x)
     return generated ? x - (rules->presence + rules->frequency * (double)generated) : x;
 }
 
-/* y of a token. */
+/* x of a token, and y. */
+static double x_of(const row_job *j, int64_t i)
+{
+    return kr_ref_at(&j->a->x, j->row, i);
+}
+
 static double logit_of(const row_job *j, int64_t i)
 {
-    double x = (double)j->x[i];
+    double x = x_of(j, i);
     if (j->biases) x += j->biases[i];
     if (j->counts) x = penalised(j->rules, j->counts[i], x);
     return j->mask && !(j->mask[i / 32] >> (i % 32) & 1) ? -(double)INFINITY : x;
@@ -131,7 +137,7 @@ static row_job row_of(const kr_sample_args *a, int64_t row)
     const kr_sample_rules *rules = &a->rules[row];
     return (row_job){ .a = a,
                       .rules = rules,
-                      .x = (const real *)a->x + row * a->stride,
+                      .row = row,
                       .biases = rules->flags & KR_SAMPLE_BIASES ? a->biases + row * a->vocab : NULL,
                       .counts = rules->flags & KR_SAMPLE_PENALTIES ? a->counts + row * a->vocab : NULL,
                       .mask = rules->flags & KR_SAMPLE_MASK ? a->mask + row * ((a->vocab + 31) / 32) : NULL,
@@ -149,7 +155,7 @@ static void sample_task(void *arg, int64_t row, int worker)
     int64_t largest = -1;
     bool is_good = true;
     for (int64_t i = 0; i < a->nw; i++) {
-        const double x = (double)j.x[i], y = i < a->vocab ? logit_of(&j, i) : -(double)INFINITY;
+        const double x = x_of(&j, i), y = i < a->vocab ? logit_of(&j, i) : -(double)INFINITY;
         is_good = is_good && x < (double)INFINITY && y < (double)INFINITY;
         if (x > all) all = x;
         if (y > j.max) j.max = y, largest = i;
@@ -158,9 +164,9 @@ static void sample_task(void *arg, int64_t row, int worker)
         store_sample(&j, row, -1, 0);
         return;
     }
-    for (int64_t i = 0; i < a->nw; i++) sum += exp((double)j.x[i] - all);
+    for (int64_t i = 0; i < a->nw; i++) sum += exp(x_of(&j, i) - all);
     const int64_t id = choose(&j, largest, a->n_sampled[row]);
-    store_sample(&j, row, id, (double)j.x[id] - (all + log(sum)));
+    store_sample(&j, row, id, x_of(&j, id) - (all + log(sum)));
 }
 
 void KR_REF(sample)(const kr_sample_args *a)

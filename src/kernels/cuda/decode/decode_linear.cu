@@ -249,10 +249,10 @@ template <typename T> static kr_matmul_args product_of(const kr_decode_linear_ar
     p.nm = a->nm, p.nn = a->nn, p.nk = a->nk;
     const bool casts = sizeof(T) == 4 && kr_decode_autocasts(a);
     p.a = { a->exec.scratch, casts ? KR_DTYPE_BF16 : kr_dtype_of<T>(), a->nk, 1 };
-    p.b = { (void *)(uintptr_t)a->w, kr_is_16bit(a->w_dtype) ? a->w_dtype : kr_dtype_of<T>(), 1, a->nk };
-    p.c = { a->y, kr_dtype_of<T>(), a->y_m };
+    p.b = { a->w.data, a->w.dtype, 1, a->w.row };
+    p.c = a->y;
     p.bias = a->bias;
-    p.accumulate = a->base != NULL;
+    p.accumulate = a->base.data != NULL;
     return p;
 }
 
@@ -305,15 +305,17 @@ template <typename T> static bool is_gemv(const kr_decode_linear_args *a)
 static bool is_head(const kr_decode_linear_args *a)
 {
     const int64_t least = 128 * (int64_t)((const kr_cuda *)a->exec.own)->multiprocessors;
-    return a->nn >= least && a->gain && a->has_norm && !a->squares && !a->z && a->ng == 1 && !a->base && a->nc == 0;
+    return a->nn >= least && a->gain && a->has_norm && !a->squares && !a->z.data && a->ng == 1 && !a->base.data &&
+           a->nc == 0;
 }
 
 /* The same, supported by the skinny GEMM that norms its rows. */
 static bool is_skinny_head(const kr_decode_linear_args *a, kr_matmul_args *p)
 {
     *p = product_of<float>(a);
-    p->a = { (void *)(uintptr_t)a->x, KR_DTYPE_F32, a->x_m, 1 };
-    return is_head(a) && kr_decode_autocasts(a) && !a->x_dtype && kr_is_aligned16(a->gain) && kr_skinny_gemm_can(p);
+    p->a = { a->x.data, a->x.dtype, a->x.row, 1 };
+    return is_head(a) && kr_decode_autocasts(a) && a->x.dtype == KR_DTYPE_F32 && kr_is_aligned16(a->gain) &&
+           kr_skinny_gemm_can(p);
 }
 
 static bool is_skinny(const kr_decode_linear_args *a)
@@ -350,9 +352,9 @@ template <typename T> static void decode_linear_run(const kr_decode_linear_args 
         if (!run_skinny(a, k)) run_gemm<T>(a, k);
         return;
     }
-    if (a->w_dtype == KR_STORAGE_BF16) launch_kind<T, KR_STORAGE_BF16>(a, k);
-    else if (a->w_dtype == KR_STORAGE_F16) launch_kind<T, KR_STORAGE_F16>(a, k);
-    else launch_kind<T, KR_STORAGE_NATIVE>(a, k);
+    if (a->w.dtype == KR_DTYPE_BF16) launch_kind<T, KR_DTYPE_BF16>(a, k);
+    else if (a->w.dtype == KR_DTYPE_F16) launch_kind<T, KR_DTYPE_F16>(a, k);
+    else launch_kind<T, KR_KIND_OWN>(a, k);
 }
 
 KR_CUDA_ENTRY_SCRATCH(decode_linear, kr_decode_linear_args)

@@ -18,7 +18,7 @@ template <typename T> struct kr_linear_job {
     int64_t conv_from, nc, nt;
     const T *squares; /* [m nsquares]; NULL: computed from x */
     int64_t nsquares;
-    kr_storage_dtype taps_dtype, x_dtype;
+    kr_dtype taps_dtype, x_dtype;
     bool has_norm, norm_first, aligned; /* aligned: rows of w allow 16-byte loads */
 };
 
@@ -27,12 +27,12 @@ template <typename T> static inline kr_linear_job<T> kr_linear_job_of(const kr_d
     kr_linear_job<T> k = {};
     k.nm = a->nm, k.nn = a->nn, k.nk = a->nk, k.ng = a->ng, k.width = a->nk / a->ng;
     k.padded = kr_ceil_div(a->nk, KR_CHUNK) * KR_CHUNK;
-    k.aligned = a->nk % KR_CHUNK == 0 && kr_is_aligned16(a->w);
-    k.x_m = a->x_m, k.z_m = a->z_m, k.base_m = a->base_m, k.y_m = a->y_m;
-    k.x = a->x, k.x_dtype = a->x_dtype, k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.bias = (const T *)a->bias;
-    k.base = (const T *)a->base, k.conv_bias = (const T *)a->conv_bias;
-    k.w = a->w, k.taps = a->taps, k.taps_dtype = a->taps_dtype;
-    k.y = (T *)a->y, k.window = (T *)a->window;
+    k.aligned = a->nk % KR_CHUNK == 0 && kr_is_aligned16(a->w.data);
+    k.x_m = a->x.row, k.z_m = a->z.row, k.base_m = a->base.row, k.y_m = a->y.row;
+    k.x = a->x.data, k.x_dtype = a->x.dtype, k.z = (const T *)a->z.data, k.gain = (const T *)a->gain;
+    k.bias = (const T *)a->bias, k.base = (const T *)a->base.data, k.conv_bias = (const T *)a->conv_bias;
+    k.w = a->w.data, k.taps = a->taps.data, k.taps_dtype = a->taps.dtype;
+    k.y = (T *)a->y.data, k.window = (T *)a->window;
     k.eps = (T)a->eps;
     k.squares = (const T *)a->squares, k.nsquares = a->nsquares;
     k.conv_from = a->conv_from, k.nc = a->nc, k.nt = a->nt;
@@ -51,7 +51,7 @@ template <typename T> static __device__ __forceinline__ T kr_row_squares(const k
 /* Does the product round its operands to bf16? */
 static inline bool kr_decode_autocasts(const kr_decode_linear_args *a)
 {
-    return a->exec.precision == KR_PRECISION_BF16 && a->w_dtype == KR_STORAGE_BF16;
+    return a->exec.precision == KR_PRECISION_BF16 && a->w.dtype == KR_DTYPE_BF16;
 }
 
 /* ---- epilogue ---- */

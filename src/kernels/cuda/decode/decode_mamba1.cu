@@ -15,7 +15,7 @@ template <typename T> struct scan_job {
     int64_t ni, nr, nx, x_stride, stride;
     const T *x, *z, *low, *b, *c, *dt_bias, *a_log, *d;
     const void *w;
-    kr_storage_dtype w_dtype;
+    kr_dtype w_dtype;
     T eps, dt_min, dt_max;
     T *state, *y;
 };
@@ -113,12 +113,13 @@ template <typename T> static void decode_scan_run(const kr_decode_scan_args *a)
 {
     if (a->nb * a->ni == 0) return;
     scan_job<T> k = {};
-    k.ni = a->ni, k.nr = a->nr, k.nx = a->nx, k.x_stride = a->x_stride, k.stride = a->stride;
-    k.x = (const T *)a->x, k.z = (const T *)a->z, k.low = (const T *)a->low, k.b = (const T *)a->b;
-    k.c = (const T *)a->c, k.dt_bias = (const T *)a->dt_bias, k.a_log = (const T *)a->a_log, k.d = (const T *)a->d;
-    k.w = a->w, k.w_dtype = a->w_dtype;
+    k.ni = a->ni, k.nr = a->nr, k.nx = a->nx, k.x_stride = a->x.row, k.stride = a->low.row;
+    k.x = (const T *)a->x.data, k.z = (const T *)a->z.data, k.low = (const T *)a->low.data;
+    k.b = (const T *)a->b.data, k.c = (const T *)a->c.data;
+    k.dt_bias = (const T *)a->dt_bias, k.a_log = (const T *)a->a_log, k.d = (const T *)a->d;
+    k.w = a->w.data, k.w_dtype = a->w.dtype;
     k.eps = (T)a->eps, k.dt_min = (T)a->dt_min, k.dt_max = (T)a->dt_max;
-    k.state = (T *)a->state, k.y = (T *)a->y;
+    k.state = (T *)a->state, k.y = (T *)a->y.data;
     const int64_t most = 65535;
     for (int64_t row = 0; row < a->nb; row += most) {
         const dim3 grid((unsigned)kr_ceil_div(k.ni, CHANNELS), (unsigned)kr_least(a->nb - row, most));

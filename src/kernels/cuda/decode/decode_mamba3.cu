@@ -309,9 +309,10 @@ template <typename T> static core_job<T> job_of(const kr_decode_mamba3_args *a)
 {
     core_job<T> k = {};
     k.nm = a->nm, k.nh = a->nh, k.np = a->np, k.ng = a->ng, k.nr = a->nr, k.na = a->na, k.nrotated = a->nrotated;
-    k.stride = a->stride;
-    k.z = (const T *)a->z, k.x = (const T *)a->x, k.b = (const T *)a->b, k.c = (const T *)a->c;
-    k.dt = (const T *)a->dt, k.a = (const T *)a->a, k.lambda = (const T *)a->lambda, k.theta = (const T *)a->theta;
+    k.stride = a->x.row;
+    k.z = (const T *)a->z.data, k.x = (const T *)a->x.data, k.b = (const T *)a->b.data, k.c = (const T *)a->c.data;
+    k.dt = (const T *)a->dt.data, k.a = (const T *)a->a.data, k.lambda = (const T *)a->lambda.data;
+    k.theta = (const T *)a->theta.data;
     k.dt_bias = (const T *)a->dt_bias, k.b_gain = (const T *)a->b_gain, k.c_gain = (const T *)a->c_gain;
     k.b_bias = (const T *)a->b_bias, k.c_bias = (const T *)a->c_bias;
     k.mimo_x = (const T *)a->mimo_x, k.mimo_z = (const T *)a->mimo_z, k.mimo_o = (const T *)a->mimo_o;
@@ -320,7 +321,8 @@ template <typename T> static core_job<T> job_of(const kr_decode_mamba3_args *a)
     k.aligned = a->nr % KR_VEC4 == 0 && kr_is_aligned16(a->state);
     k.eps = (T)a->eps, k.a_floor = (T)a->a_floor, k.dt_min = (T)a->dt_min, k.dt_max = (T)a->dt_max;
     k.range = a->range;
-    k.state = (T *)a->state, k.k = (T *)a->k, k.v = (T *)a->v, k.angle = (T *)a->angle, k.y = (T *)a->y;
+    k.state = (T *)a->state, k.k = (T *)a->k, k.v = (T *)a->v, k.angle = (T *)a->angle;
+    k.y = (T *)a->y.data;
     return k;
 }
 

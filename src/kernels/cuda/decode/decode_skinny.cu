@@ -203,7 +203,7 @@ static __device__ __forceinline__ float4 *window_of(const kr_linear_job<float> &
 /* Taps of channel c; converted when used, so that nothing waits for the load. */
 static __device__ __forceinline__ uint4 read_taps(const kr_linear_job<float> &k, int64_t c)
 {
-    if (!k.taps_dtype) return ((const uint4 *)k.taps)[c];
+    if (k.taps_dtype == KR_DTYPE_F32) return ((const uint4 *)k.taps)[c];
     const uint2 raw = ((const uint2 *)k.taps)[c];
     return make_uint4(raw.x, raw.y, 0, 0);
 }
@@ -513,15 +513,16 @@ template <bool X_BF16> static void launch_sized(const kr_decode_linear_args *a, 
 
 bool kr_decode_skinny_can(const kr_decode_linear_args *a)
 {
-    const int64_t vec = a->x_dtype ? 8 : 4;
-    return a->nm > KR_GEMV_ROWS && a->nm <= MAX_ROWS && kr_decode_autocasts(a) && !a->z && a->ng == 1 &&
-           a->nk % KR_CHUNK == 0 && a->nk < INT32_MAX / 4 && kr_is_aligned16(a->w) && kr_is_aligned16(a->x) &&
-           a->x_m % vec == 0 && kr_is_aligned16(a->gain) &&
-           (a->x_dtype ? a->x_dtype == KR_STORAGE_BF16 && !a->gain && (a->squares || !a->has_norm) : a->gain != NULL);
+    const bool is_16bit = kr_is_16bit(a->x.dtype);
+    const int64_t vec = is_16bit ? 8 : 4;
+    return a->nm > KR_GEMV_ROWS && a->nm <= MAX_ROWS && kr_decode_autocasts(a) && !a->z.data && a->ng == 1 &&
+           a->nk % KR_CHUNK == 0 && a->nk < INT32_MAX / 4 && kr_is_aligned16(a->w.data) && kr_is_aligned16(a->x.data) &&
+           a->x.row % vec == 0 && kr_is_aligned16(a->gain) &&
+           (is_16bit ? a->x.dtype == KR_DTYPE_BF16 && !a->gain && (a->squares || !a->has_norm) : a->gain != NULL);
 }
 
 void kr_decode_skinny(const kr_decode_linear_args *a, const kr_linear_job<float> &k)
 {
-    if (k.x_dtype) launch_sized<true>(a, k);
+    if (k.x_dtype == KR_DTYPE_BF16) launch_sized<true>(a, k);
     else launch_sized<false>(a, k);
 }

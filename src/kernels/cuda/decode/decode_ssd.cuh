@@ -15,7 +15,7 @@ template <typename T> struct kr_ssd_job {
     T dt_min, dt_max;
     T *state, *squares;
     void *y;
-    kr_storage_dtype y_dtype;
+    kr_dtype y_dtype;
     bool d_per_dim;
     T *deferred;
     kr_deferred_parts parts;
@@ -29,23 +29,23 @@ template <typename T> static inline kr_ssd_job<T> kr_ssd_job_of(const kr_decode_
              a->np,
              a->ng,
              a->nr,
-             a->stride,
-             a->y_stride,
-             (const T *)a->x,
-             (const T *)a->b,
-             (const T *)a->c,
-             (const T *)a->dt,
+             a->x.row,
+             a->y.row,
+             (const T *)a->x.data,
+             (const T *)a->b.data,
+             (const T *)a->c.data,
+             (const T *)a->dt.data,
              (const T *)a->dt_bias,
              (const T *)a->a_log,
              (const T *)a->d,
-             (const T *)a->z,
+             (const T *)a->z.data,
              (const T *)a->gain,
              (T)a->dt_min,
              (T)a->dt_max,
              (T *)a->state,
              (T *)a->squares,
-             a->y,
-             a->y_dtype,
+             a->y.data,
+             a->y.dtype,
              a->d_per_dim,
              (T *)a->deferred,
              kr_deferred_parts_of(a->nh, a->np, a->ng, a->nr),

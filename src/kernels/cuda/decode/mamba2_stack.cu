@@ -313,17 +313,17 @@ static bool same_size(const kr_decode_layer *a, const kr_decode_layer *b)
 {
     const kr_decode_ssd_args *p = &a->mamba2.core, *q = &b->mamba2.core;
     return a->kind == b->kind && a->in_proj.nm == b->in_proj.nm && a->in_proj.nn == b->in_proj.nn &&
-           a->in_proj.nk == b->in_proj.nk && a->in_proj.x_m == b->in_proj.x_m && a->out_proj.nn == b->out_proj.nn &&
+           a->in_proj.nk == b->in_proj.nk && a->in_proj.x.row == b->in_proj.x.row && a->out_proj.nn == b->out_proj.nn &&
            a->out_proj.nk == b->out_proj.nk && p->nb == q->nb && p->nh == q->nh && p->np == q->np && p->nr == q->nr &&
            p->ng == q->ng;
 }
 
 static bool are_gemms_supported(const kr_decode_linear_args *in, const kr_decode_linear_args *out)
 {
-    return is_divisible(in, 1) && is_divisible(out, 16) && !in->x_dtype && !in->base && in->nt == KR_MOST_TAPS &&
-           in->nc > 0 && kr_is_aligned16(in->window) && kr_is_aligned16(in->taps) && in->nk == out->nn &&
-           out->x_dtype && out->squares && out->base && out->nc == 0 && out->nsquares % 2 == 0 &&
-           out->nsquares * KR_DECODE_TILE == out->nk;
+    return is_divisible(in, 1) && is_divisible(out, 16) && in->x.dtype == KR_DTYPE_F32 && !in->base.data &&
+           in->nt == KR_MOST_TAPS && in->nc > 0 && kr_is_aligned16(in->window) && kr_is_aligned16(in->taps.data) &&
+           in->nk == out->nn && out->x.dtype == KR_DTYPE_BF16 && out->squares && out->base.data && out->nc == 0 &&
+           out->nsquares % 2 == 0 && out->nsquares * KR_DECODE_TILE == out->nk;
 }
 
 /* The core applies the gate, stores squares and defers its update. */
@@ -332,7 +332,7 @@ static bool is_supported(const kr_decode_layer *l)
     if (l->kind != KR_DECODE_MAMBA2) return false;
     const kr_ssd_job<float> core = kr_ssd_job_of<float>(&l->mamba2.core);
     return are_gemms_supported(&l->in_proj, &l->out_proj) && core.x && core.z && core.squares && core.deferred &&
-           kr_ssd_is_aligned(core) && core.stride == l->in_proj.y_m;
+           kr_ssd_is_aligned(core) && core.stride == l->in_proj.y.row;
 }
 
 /* The most steps per stage that divide both GEMMs; 0: none. */
@@ -421,7 +421,7 @@ static size_t layout_mailboxes(const kr_decode_layer *l, char *at, stack *s)
         mailboxes *to = &s->to[i];
         void **each[] = { (void **)&to->stream, (void **)&to->stream_squares, (void **)&to->projected, (void **)&to->y,
                           (void **)&to->y_squares };
-        const int64_t sizes[] = { nm * nd * 2, nm * nd / SPAN * 4, nm * l->in_proj.y_m * 4, nm * ni * 2,
+        const int64_t sizes[] = { nm * nd * 2, nm * nd / SPAN * 4, nm * l->in_proj.y.row * 4, nm * ni * 2,
                                   nm * ni / KR_DECODE_TILE * 4 };
         for (int j = 0; j < 5; j++) {
             if (i == 0 && j == 2) first = bytes;
@@ -446,7 +446,7 @@ static layer layer_of(const kr_decode_layer *from, const mailboxes &to)
 {
     layer l = { kr_linear_job_of<float>(&from->in_proj), kr_linear_job_of<float>(&from->out_proj),
                 kr_ssd_job_of<float>(&from->mamba2.core) };
-    l.in_proj.x = to.stream, l.in_proj.x_m = l.in_proj.nk, l.in_proj.x_dtype = KR_STORAGE_BF16;
+    l.in_proj.x = to.stream, l.in_proj.x_m = l.in_proj.nk, l.in_proj.x_dtype = KR_DTYPE_BF16;
     l.in_proj.squares = to.stream_squares, l.in_proj.nsquares = l.in_proj.nk / SPAN;
     const kr_decode_mamba2 *at = &from->mamba2;
     l.core.x = to.projected + at->x_at, l.core.z = to.projected + at->z_at, l.core.b = to.projected + at->b_at;
@@ -480,7 +480,7 @@ static void init_lookup(const kr_exec *exec, const kr_decode_stack *from, stack 
     kr_embedding_args *lookup = from->lookup;
     s->table = NULL;
     if (!lookup) return;
-    if (lookup->ni == first->nk && first->x_m == lookup->ni) {
+    if (lookup->ni == first->nk && first->x.row == lookup->ni) {
         s->table = lookup->x.data, s->table_dtype = lookup->x.dtype;
         s->ids = lookup->id, s->wide_ids = lookup->id_dtype == KR_DTYPE_I64;
     } else {
@@ -500,7 +500,7 @@ void kr_cuda_decode_layers(const kr_exec *exec, const kr_decode_stack *from)
     s.arrivals = ((const kr_cuda *)exec->own)->arrivals;
     layout_mailboxes(each, (char *)exec->scratch, &s);
     init_lookup(exec, from, &s);
-    s.x = (float *)from->stream, s.x_m = (int)each->in_proj.x_m;
+    s.x = (float *)from->stream.data, s.x_m = (int)from->stream.row;
     for (int64_t first = 0; first < from->count; first += MAX_LAYERS) {
         s.count = (int)kr_least(MAX_LAYERS, from->count - first);
         for (int i = 0; i < s.count; i++) s.layers[i] = layer_of(&each[first + i], s.to[i % PARITIES]);

@@ -47,7 +47,7 @@ typedef struct stack {
     float *x; /* [m d], row stride x_m: input of the first layer ... */
     int x_m;
     const void *table; /* ... if not NULL, looked up first: row ids[m] of this table [w d] */
-    kr_storage_dtype table_dtype;
+    kr_dtype table_dtype;
     const void *ids;
     bool wide_ids;            /* 64-bit ids */
     mailboxes to[PARITIES];   /* alternating by layer */
@@ -467,7 +467,7 @@ template <typename S> static __device__ __forceinline__ void load_columns(const 
         copy_or_zero(&to->add, k.bias, n);
         if (is_convolved(k, n)) {
             copy_or_zero(&to->conv_bias, k.conv_bias, c);
-            if (k.taps_dtype) kr_copy<8>(kr_shared_address(&to->taps), (const uint2 *)k.taps + c);
+            if (k.taps_dtype != KR_DTYPE_F32) kr_copy<8>(kr_shared_address(&to->taps), (const uint2 *)k.taps + c);
             else kr_copy<16>(kr_shared_address(&to->taps), (const uint4 *)k.taps + c);
         }
     }

@@ -311,7 +311,7 @@ static __global__ void __launch_bounds__(PART_THREADS, sizeof(T) == 4 ? 5 : 3)
     int64_t n_sampled = 0;
     if (part == 0 && threadIdx.x == 0) n_sampled = a.n_sampled[row];
     T v[part_shape<T>::HELD];
-    load_held((const T *)a.x + row * a.stride + begin, (int)kr_least(a.nw - begin, SIZE), v);
+    load_held((const T *)a.x.data + row * a.x.row + begin, (int)kr_least(a.nw - begin, SIZE), v);
     summary own = summary_of(v, (int)kr_most(0, kr_least(a.vocab - begin, SIZE)), &s);
     if (threadIdx.x >= 32) return;
     own.index += begin;
@@ -361,7 +361,7 @@ static __global__ void __launch_bounds__(PART_THREADS)
     const kr_sample_rules rules = a.rules[row];
     kr_pdl_wait();
     if (!(rules.flags & KR_SAMPLE_ON) || !(rules.flags & KR_SAMPLE_CHANGES)) return;
-    const T *x = (const T *)a.x + row * a.stride;
+    const T *x = (const T *)a.x.data + row * a.x.row;
     double most = -(double)INFINITY;
     int64_t index = INT64_MAX;
     for (int64_t i = begin + threadIdx.x; i < end; i += PART_THREADS) {
@@ -592,7 +592,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     int id = can_choose(s.row) ? (int)s.row.index : -1;
-    const T *x = (const T *)a.x + row * a.stride;
+    const T *x = (const T *)a.x.data + row * a.x.row;
     if (id >= 0 && s.rules.temperature > 0) {
         row_job<T> j;
         j.x = s.rules.flags & KR_SAMPLE_CHANGES ? y_bv + row * a.vocab : x;

@@ -1,0 +1,12 @@
+"""python -m krait: the program krait of this package."""
+
+import os
+import sys
+
+from ._program import find_program
+
+try:
+    program = find_program()
+except FileNotFoundError as error:
+    sys.exit(f"krait: {error}")
+os.execv(program, ["krait", *sys.argv[1:]])
