@@ -71,9 +71,10 @@ static const char more[] =
     "Decoding is greedy by default, as in the official implementation; --temperature, --top-k, --top-p, --min-p or\n"
     "--samples enable sampling.\n"
     "With --prompts each line of FILE is a prompt: a string, or an object with \"prompt\" (a string or a list of\n"
-    "ids), \"id\", and members that replace options: max_tokens, temperature, top_k, top_p, min_p, seed, stop and\n"
-    "the penalties. Each prompt gives one line, in the same order: {\"index\": 0, \"id\": ..., \"text\": ...,\n"
-    "\"ids\": [...], \"finish\": ...} or {\"index\": 0, \"error\": ...}. After an error the exit status is 1.\n"
+    "ids), \"id\", members that replace options: max_tokens, temperature, top_k, top_p, min_p, seed, logprobs and\n"
+    "the penalties, and members that add to them: stop, stop_ids, logit_bias. Each prompt gives one line, in the\n"
+    "same order: {\"index\": 0, \"id\": ..., \"text\": ..., \"ids\": [...], \"finish\": ...} or\n"
+    "{\"index\": 0, \"error\": ...}. After an error the exit status is 1.\n"
     "Only generated text goes to stdout. Several samples are each preceded by a line '--- sample N'; with --ids each\n"
     "is one line. Ctrl-C stops after the current token, still writes --save-state, and exits with status 130.\n";
 

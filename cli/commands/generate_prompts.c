@@ -2,8 +2,9 @@
  *
  * Each line of the input is a prompt: a string, or an object with "prompt" (a string, or a list of ids) and members that
  * replace options of the command line: "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty",
- * "presence_penalty", "frequency_penalty", "stop" (a string or a list of strings). "id", a string or a whole number, is
- * copied to the output. Each prompt gives one line, in the order of the input:
+ * "presence_penalty", "frequency_penalty", "logprobs" (true or false), or add to them: "stop" (a string or a list of strings),
+ * "stop_ids" (an id or a list of ids), "logit_bias" (an object {"ID": number}, where null excludes the token). "id", a string
+ * or a whole number, is copied to the output. Each prompt gives one line, in the order of the input:
  *
  *   {"index": 0, "id": "a", "text": "...", "ids": [1, 2], "logprobs": [-0.1, -2.5], "finish": "stop",
  *    "prompt_tokens": 4, "tokens": 2}
@@ -22,11 +23,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_STOPS = 32 };
+enum { MAX_STOPS = 32, MAX_STOP_IDS = 32, MAX_BIASES = 1024 };
 
 /* A prompt from its line to its output. */
 typedef struct job {
@@ -37,7 +39,7 @@ typedef struct job {
     printed text, ids, logprobs;
     kr_finish finish;
     char *error;
-    bool is_done;
+    bool is_done, shows_logprobs;
 } job;
 
 typedef struct prompts {
@@ -135,6 +137,8 @@ typedef struct request {
     kr_sampler_options sampler;
     kr_row_options options;
     const char *stops[MAX_STOPS + CLI_MAX_TEXTS];
+    int32_t stop_ids[MAX_STOP_IDS + CLI_MAX_TEXTS + KR_MAX_EOS];
+    kr_logit_bias biases[MAX_BIASES + CLI_MAX_TEXTS];
     const kr_json *prompt;
 } request;
 
@@ -153,6 +157,49 @@ static void take_stops(job *j, request *r, const kr_json *value)
         return;
     }
     for (const kr_json *one = kr_json_first(value); one; one = kr_json_next(one)) add_stop(j, r, one);
+}
+
+static void add_stop_id(const prompts *p, job *j, request *r, const kr_json *value)
+{
+    const int64_t id = kr_json_integer(value, -1), vocab = p->run->language.vocab;
+    if (id < 0 || id >= vocab)
+        fail_job(j, "stop_ids must be a token from 0 to %" PRId64 ", or a list of such", vocab - 1);
+    else if (r->options.n_stop_ids == p->run->options.n_stop_ids + MAX_STOP_IDS)
+        fail_job(j, "stop_ids has more than %d tokens", MAX_STOP_IDS);
+    else r->stop_ids[r->options.n_stop_ids++] = (int32_t)id;
+}
+
+static void take_stop_ids(const prompts *p, job *j, request *r, const kr_json *value)
+{
+    if (kr_json_kind_of(value) != KR_JSON_ARRAY) {
+        add_stop_id(p, j, r, value);
+        return;
+    }
+    for (const kr_json *one = kr_json_first(value); one; one = kr_json_next(one)) add_stop_id(p, j, r, one);
+}
+
+static void add_bias(const prompts *p, job *j, request *r, const kr_json *value)
+{
+    const char *key = kr_json_key(value);
+    char *end = NULL;
+    const long long id = strtoll(key, &end, 10);
+    const kr_json_kind kind = kr_json_kind_of(value);
+    if (end == key || *end || id < 0 || id >= p->run->language.vocab)
+        fail_job(j, "logit_bias has the member \"%s\", but must have tokens from 0 to %" PRId64, key,
+                 p->run->language.vocab - 1);
+    else if (kind != KR_JSON_NUMBER && kind != KR_JSON_NULL)
+        fail_job(j, "logit_bias of token %s must be a number, or null to exclude the token", key);
+    else if (r->sampler.n_biases == p->run->sampler.n_biases + MAX_BIASES)
+        fail_job(j, "logit_bias has more than %d tokens", MAX_BIASES);
+    else
+        r->biases[r->sampler.n_biases++] =
+            (kr_logit_bias){ (int32_t)id, kind == KR_JSON_NULL ? -(double)INFINITY : kr_json_number(value, 0) };
+}
+
+static void take_biases(const prompts *p, job *j, request *r, const kr_json *value)
+{
+    if (kr_json_kind_of(value) != KR_JSON_OBJECT) fail_job(j, "logit_bias must be an object: {\"ID\": number}");
+    for (const kr_json *one = kr_json_first(value); one && !j->error; one = kr_json_next(one)) add_bias(p, j, r, one);
 }
 
 static void take_id(prompts *p, job *j, const kr_json *value)
@@ -188,6 +235,13 @@ static void take_member(prompts *p, job *j, request *r, const kr_json *value)
         r->prompt = value;
     } else if (strcmp(key, "stop") == 0) {
         take_stops(j, r, value);
+    } else if (strcmp(key, "stop_ids") == 0) {
+        take_stop_ids(p, j, r, value);
+    } else if (strcmp(key, "logit_bias") == 0) {
+        take_biases(p, j, r, value);
+    } else if (strcmp(key, "logprobs") == 0) {
+        j->shows_logprobs = kr_json_bool(value, false);
+        if (kr_json_kind_of(value) != KR_JSON_BOOL) fail_job(j, "logprobs must be true or false");
     } else if (strcmp(key, "id") == 0) {
         take_id(p, j, value);
     } else {
@@ -209,7 +263,10 @@ static void begin_request(const prompts *p, request *r)
     r->options.sampler = &r->sampler;
     r->options.max_tokens = o->max_tokens;
     r->options.n_stop_ids = o->n_stop_ids;
-    r->options.stop_ids = o->stop_ids;
+    r->options.stop_ids = r->stop_ids;
+    if (o->n_stop_ids) memcpy(r->stop_ids, o->stop_ids, (size_t)o->n_stop_ids * sizeof *r->stop_ids);
+    r->sampler.biases = r->biases;
+    memcpy(r->biases, p->run->biases, (size_t)r->sampler.n_biases * sizeof *r->biases);
     r->options.stops = r->stops;
     for (int i = 0; i < o->n_stops; i++) r->stops[r->options.n_stops++] = o->stops[i];
 }
@@ -311,6 +368,7 @@ static bool read_line(prompts *p)
         return false;
     }
     j->index = p->n_jobs++;
+    j->shows_logprobs = p->run->values->shows_logprobs;
     if (p->last) p->last->next = j;
     else p->first = j;
     p->last = j;
@@ -343,7 +401,7 @@ static void write_job(prompts *p, const job *j)
         add(p, &line, ", \"ids\": [", 10);
         add(p, &line, j->ids.bytes, j->ids.count);
         add(p, &line, "]", 1);
-        if (p->run->values->shows_logprobs) {
+        if (j->shows_logprobs) {
             add(p, &line, ", \"logprobs\": [", 15);
             add(p, &line, j->logprobs.bytes, j->logprobs.count);
             add(p, &line, "]", 1);

@@ -8,22 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OP "row_batch.create"
-
 KR_DEFAULTS(kr_row_batch_options) = { .size = sizeof(kr_row_batch_options), .max_rows = 32 };
 
 /* ---- making one ---- */
 
-static bool check_options(kr_ctx *ctx, const kr_row_batch_options *o, int64_t unit)
+static bool check_options(kr_ctx *ctx, const char *op, const kr_row_batch_options *o, int64_t unit)
 {
     const int64_t most = INT64_C(1) << 20;
     return kr_require(ctx, o->max_rows >= 1 && o->max_rows <= most, KR_ERR_ARG,
-                      OP ": max_rows = %lld, but must be from 1 to %lld", (long long)o->max_rows, (long long)most) &&
+                      "%s: max_rows = %lld, but must be from 1 to %lld", op, (long long)o->max_rows, (long long)most) &&
            kr_require(ctx, o->grid >= 0 && (o->grid <= most || o->grid == unit) && o->grid % unit == 0, KR_ERR_ARG,
-                      OP ": grid = %lld, but must be a multiple of %lld, the network's chunks, and at most %lld",
+                      "%s: grid = %lld, but must be a multiple of %lld, the network's chunks, and at most %lld", op,
                       (long long)o->grid, (long long)unit, (long long)most) &&
-           kr_require(ctx, o->prefill_tokens >= 0, KR_ERR_ARG, OP ": prefill_tokens = %lld, but must not be negative",
-                      (long long)o->prefill_tokens);
+           kr_require(ctx, o->prefill_tokens >= 0, KR_ERR_ARG, "%s: prefill_tokens = %lld, but must not be negative",
+                      op, (long long)o->prefill_tokens);
 }
 
 /* Tokens of which pieces are multiples; 1 for a network that gives other bits wherever it is cut. */
@@ -41,7 +39,7 @@ static int64_t default_grid(const kr_ctx *ctx, int64_t unit)
     return unit >= least ? unit : (least + unit - 1) / unit * unit;
 }
 
-static bool make_parts(kr_row_batch *b)
+static bool make_parts(kr_row_batch *b, const char *op)
 {
     kr_ctx *ctx = b->ctx;
     const size_t rows = (size_t)b->options.max_rows, words = ((size_t)b->vocab + 31) / 32;
@@ -54,38 +52,53 @@ static bool make_parts(kr_row_batch *b)
     b->decoder = kr_decoder_create(b->net, b->options.max_rows);
     return kr_require(ctx,
                       b->members && b->ids && b->allowed && kr_sampler_work_init(&b->work, ctx, &b->arena, b->vocab),
-                      KR_ERR_NOMEM, OP ": no memory for %zu rows of %lld tokens", rows, (long long)b->vocab) &&
-           b->tape && b->decoder;
+                      KR_ERR_NOMEM, "%s: no memory for %zu rows of %lld tokens", op, rows, (long long)b->vocab) &&
+           ((b->tape && b->decoder) || kr_blame(ctx, "%s", op));
+}
+
+bool kr_row_batch_can_run(kr_ctx *ctx, const char *op, const kr_network *net, const kr_tokenizer *tok)
+{
+    return !kr_ctx_failed(ctx) && kr_require(ctx, net != NULL, KR_ERR_ARG, "%s: the network is NULL", op) &&
+           kr_require(ctx, net->ctx == ctx, KR_ERR_STATE, "%s: the network belongs to another context", op) &&
+           kr_require(ctx, net->is_vocab, KR_ERR_ARG, "%s: the network takes features, but must take tokens", op) &&
+           kr_require(ctx, !net->is_custom || net->custom.forward, KR_ERR_ARG,
+                      "%s: the custom network has no forward; it is for states only", op) &&
+           kr_require(ctx, !net->has_length_class_tokens, KR_ERR_UNSUPPORTED,
+                      "%s: the network has middle or end class tokens, which need the length of the text in advance",
+                      op) &&
+           kr_require(ctx, !tok || tok->ctx == ctx, KR_ERR_STATE, "%s: the tokenizer belongs to another context", op);
+}
+
+kr_row_batch *kr_row_batch_make(kr_ctx *ctx, const char *op, const kr_network *net, const kr_tokenizer *tok,
+                                const kr_row_batch_options *options, bool is_generation)
+{
+    kr_row_batch *batch = kr_memory_alloc_zeroed(&ctx->memory, sizeof *batch);
+    if (!kr_require(ctx, batch != NULL, KR_ERR_NOMEM, "%s: no memory for a batch", op)) return NULL;
+    *batch = (kr_row_batch){ .ctx = ctx,
+                             .net = net,
+                             .tok = tok,
+                             .options = *options,
+                             .vocab = net->config.vocab_size,
+                             .grid = options->grid,
+                             .longest = tok ? tok->longest : 0,
+                             .is_generation = is_generation,
+                             .is_separate = net->has_class_tokens };
+    if (make_parts(batch, op)) return batch;
+    kr_row_batch_destroy(batch);
+    return NULL;
 }
 
 kr_row_batch *kr_row_batch_create(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok,
                                   const kr_row_batch_options *options)
 {
+    const char *op = "row_batch.create";
     kr_row_batch_options own;
-    if (kr_ctx_failed(ctx) || !kr_require(ctx, net != NULL, KR_ERR_ARG, OP ": the network is NULL") ||
-        !kr_require(ctx, net->ctx == ctx, KR_ERR_STATE, OP ": the network belongs to another context") ||
-        !kr_require(ctx, net->is_vocab, KR_ERR_ARG, OP ": the network takes features, but must take tokens") ||
-        !kr_require(ctx, !net->is_custom || net->custom.forward, KR_ERR_ARG,
-                    OP ": the custom network has no forward; it is for states only") ||
-        !kr_require(ctx, !net->has_length_class_tokens, KR_ERR_UNSUPPORTED,
-                    OP ": the network has middle or end class tokens, which need the length of the text in advance") ||
-        !kr_require(ctx, !tok || tok->ctx == ctx, KR_ERR_STATE, OP ": the tokenizer belongs to another context") ||
-        !KR_TAKE(ctx, OP, kr_row_batch_options, options, &own) || !check_options(ctx, &own, unit_of(net)))
+    if (!kr_row_batch_can_run(ctx, op, net, tok) || !KR_TAKE(ctx, op, kr_row_batch_options, options, &own) ||
+        !check_options(ctx, op, &own, unit_of(net)))
         return NULL;
-    kr_row_batch *batch = kr_memory_alloc_zeroed(&ctx->memory, sizeof *batch);
-    if (!kr_require(ctx, batch != NULL, KR_ERR_NOMEM, OP ": no memory for a batch")) return NULL;
-    *batch = (kr_row_batch){ .ctx = ctx,
-                             .net = net,
-                             .tok = tok,
-                             .options = own,
-                             .vocab = net->config.vocab_size,
-                             .grid = own.grid ? own.grid : default_grid(ctx, unit_of(net)),
-                             .longest = tok ? tok->longest : 0,
-                             .is_separate = net->has_class_tokens };
-    if (batch->options.prefill_tokens == 0) batch->options.prefill_tokens = 4 * batch->grid;
-    if (make_parts(batch)) return batch;
-    kr_row_batch_destroy(batch);
-    return NULL;
+    if (own.grid == 0) own.grid = default_grid(ctx, unit_of(net));
+    if (own.prefill_tokens == 0) own.prefill_tokens = 4 * own.grid;
+    return kr_row_batch_make(ctx, op, net, tok, &own, false);
 }
 
 void kr_row_batch_destroy(kr_row_batch *batch)

@@ -13,9 +13,9 @@
 
 /* ---- places ---- */
 
-/* Rows that are allocated first. On a device all of them, if they take a small part of its memory: steps are captured for the
- * addresses of a state, which change when it grows. */
-static int64_t first_capacity(const kr_row_batch *b, const kr_state *like)
+/* Rows that are allocated first: those that are ready. On a device all of them, if they take a small part of its memory:
+ * steps are captured for the addresses of a state, which change when it grows. */
+static int64_t first_capacity(const kr_row_batch *b, const kr_state *like, int64_t n_ready)
 {
     enum { SMALL_PART = 16 };
     const kr_device *device = b->ctx->device;
@@ -23,14 +23,14 @@ static int64_t first_capacity(const kr_row_batch *b, const kr_state *like)
     const bool is_known =
         kr_ctx_on_device(b->ctx) && device->vtable->memory_info && device->vtable->memory_info(device, &free, &all);
     const size_t rows = (size_t)b->options.max_rows;
-    return is_known && kr_state_info_of(like).bytes <= free / SMALL_PART / rows ? b->options.max_rows : 1;
+    return is_known && kr_state_info_of(like).bytes <= free / SMALL_PART / rows ? b->options.max_rows : n_ready;
 }
 
 /* Capacity for one more row: twice as many as before, up to max_rows. */
-static bool make_place(kr_row_batch *b, const kr_state *like)
+static bool make_place(kr_row_batch *b, const kr_state *like, int64_t n_ready)
 {
     if (b->live && b->n_members < b->live->capacity) return true;
-    int64_t capacity = b->live ? 2 * b->live->capacity : first_capacity(b, like);
+    int64_t capacity = b->live ? 2 * b->live->capacity : first_capacity(b, like, n_ready);
     if (capacity > b->options.max_rows) capacity = b->options.max_rows;
     kr_state *wider = kr_state_rows_create(b->ctx, "row_batch", like, capacity);
     if (!wider) return false;
@@ -45,14 +45,15 @@ static bool make_place(kr_row_batch *b, const kr_state *like)
     return true;
 }
 
-static bool join(kr_row *row)
+/* n_ready: rows that generate in this step. */
+static bool join(kr_row *row, int64_t n_ready)
 {
     kr_row_batch *b = row->batch;
     if (b->is_separate) {
         if (!kr_row_own_state(row)) return false;
     } else {
         const kr_state *view = kr_row_batch_settle(b) ? kr_row_state_view(row) : NULL;
-        if (!view || !kr_row_batch_flush(b) || !make_place(b, view) ||
+        if (!view || !kr_row_batch_flush(b) || !make_place(b, view, n_ready) ||
             !kr_state_row_copy(b->live, b->n_members, view, 0))
             return false;
         kr_state_destroy(row->state);
@@ -61,6 +62,24 @@ static bool join(kr_row *row)
     b->members[b->n_members] = row;
     row->place = b->n_members++;
     if (!b->is_separate) kr_state_rows_use(b->live, b->n_members);
+    return true;
+}
+
+bool kr_row_batch_join_copies(kr_row *row, int64_t n, kr_row *const *copies)
+{
+    kr_row_batch *b = row->batch;
+    if (b->is_separate) {
+        for (int64_t i = 0; i < n; i++)
+            if (!kr_row_copy_state(copies[i], row)) return false;
+        return true;
+    }
+    if ((row->place < 0 && !join(row, 1 + n)) || !kr_state_row_copy_to(b->live, b->n_members, n, b->live, row->place))
+        return false;
+    for (int64_t i = 0; i < n; i++) {
+        b->members[b->n_members] = copies[i];
+        copies[i]->place = b->n_members++;
+    }
+    kr_state_rows_use(b->live, b->n_members);
     return true;
 }
 
@@ -97,7 +116,7 @@ bool kr_row_batch_leave(kr_row *row, bool keep)
         kr_state *own = done && keep ? copy_out(row) : NULL;
         if (keep && !own) return false;
         row->state = own;
-        row->is_ahead = false;
+        row->is_ahead = row->is_ahead && keep;
         if (b->device) kr_device_sampler_clear(b->device, place);
         if (place != last) done = move_row(b->members[last], place) && done;
         kr_state_rows_use(b->live, last);
@@ -109,12 +128,25 @@ bool kr_row_batch_leave(kr_row *row, bool keep)
     return done;
 }
 
+void kr_row_batch_clear(kr_row_batch *b)
+{
+    kr_decoder_drop_samples(b->decoder);
+    for (int64_t i = 0; i < b->n_members; i++) {
+        if (b->device) kr_device_sampler_clear(b->device, i);
+        b->members[i]->place = -1;
+    }
+    b->n_members = 0;
+    if (b->live) kr_decoder_forget(b->decoder, b->live);
+    kr_state_destroy(b->live);
+    b->live = NULL;
+}
+
 /* The waiting row with the smallest ticket; NULL: none. */
 static kr_row *next_ready(const kr_row_batch *b)
 {
     kr_row *best = NULL;
     for (kr_row *row = b->first; row; row = row->next)
-        if (row->place < 0 && kr_row_is_ready(row) && !row->logits.data && (!best || row->ticket < best->ticket))
+        if (row->place < 0 && kr_row_is_ready(row) && !kr_row_has_result(row) && (!best || row->ticket < best->ticket))
             best = row;
     return best;
 }
@@ -151,7 +183,7 @@ bool kr_row_batch_assemble(kr_row_batch *b)
     while (b->n_members < b->options.max_rows) {
         kr_row *row = next_ready(b);
         if (!row) break;
-        if (!join(row)) return false;
+        if (!join(row, n_ready)) return false;
     }
     return true;
 }
@@ -355,6 +387,15 @@ static bool can_run_ahead(const kr_row_batch *b)
     return !row || b->n_members == b->options.max_rows;
 }
 
+/* Could a token be sampled from the row's logits, which are not kept? Their shape is that of these. */
+static bool check_sample(const kr_row *row, const kr_tensor *logits, bool has)
+{
+    return kr_require(
+        row->ctx, has, KR_ERR_NUMERIC,
+        "row.sample: logits %s hold a NaN or an infinity, or -inf for all tokens that row %lld may generate",
+        logits ? KR_TEXT_OF(logits) : "of the row", (long long)row->sampler.stream);
+}
+
 /* The row's sample. If there is none the logits say why, unless a further step has overwritten them. */
 static bool take_from_device(kr_row *row, int64_t i, const kr_tensor *logits, bool is_ahead)
 {
@@ -364,11 +405,7 @@ static bool take_from_device(kr_row *row, int64_t i, const kr_tensor *logits, bo
     if (!has) kr_device_sampler_clear(b->device, i);
     if (!has && !is_ahead) return sample_row(row, logits, i);
     note_read(row);
-    return kr_require(
-               b->ctx, has, KR_ERR_NUMERIC,
-               "row.sample: logits %s hold a NaN or an infinity, or -inf for all tokens that row %lld may generate",
-               KR_TEXT_OF(logits), (long long)row->sampler.stream) &&
-           take_sample(row, sample, NULL);
+    return check_sample(row, logits, has) && take_sample(row, sample, NULL);
 }
 
 /* Samples of the step that was queued first. */
@@ -403,30 +440,38 @@ static bool decode_on_device(kr_row_batch *b)
 
 /* ---- results ahead ---- */
 
+/* The token that was sampled ahead. If there is none the logits say why, where they are kept. */
+static bool take_ahead(kr_row *row)
+{
+    const kr_row_batch *b = row->batch;
+    if (row->ahead.id < 0 && row->ahead_at >= 0) return sample_row(row, b->decoder->logits, row->ahead_at);
+    note_read(row);
+    return check_sample(row, b->decoder->logits, row->ahead.id >= 0) && take_sample(row, row->ahead, NULL);
+}
+
 /* Rows that were sampled ahead generate those tokens. Others have joined since, and wait. */
 static bool generate_ahead(kr_row_batch *b)
 {
     for (int64_t i = 0; i < b->n_members; i++) {
         kr_row *row = b->members[i];
-        if (!row->is_ahead) continue;
-        bool done;
-        if (row->ahead.id < 0) done = sample_row(row, b->decoder->logits, row->ahead_at); /* finds out why */
-        else {
-            note_read(row);
-            done = take_sample(row, row->ahead, NULL);
-        }
-        if (!done && !kr_row_fail(row)) return fail_members(b);
+        if (row->is_ahead && !take_ahead(row) && !kr_row_fail(row)) return fail_members(b);
     }
     return true;
 }
 
-/* Rows that have logits of a step ahead generate a token of them, and join the others in the next step. */
-static bool generate_from_logits(kr_row_batch *b)
+static bool take_from_logits(kr_row *row)
+{
+    const kr_tensor *logits = kr_row_logits_tensor(&row->logits, row->batch->tape);
+    return logits && sample_row(row, logits, 0);
+}
+
+/* Rows that have left with the results of a step ahead generate a token of them, and join the others in the next step. */
+static bool generate_outside(kr_row_batch *b)
 {
     for (kr_row *row = b->first; row; row = row->next) {
-        if (!row->logits.data || !kr_row_is_ready(row)) continue;
-        const kr_tensor *logits = kr_row_logits_tensor(&row->logits, b->tape);
-        if ((!logits || !sample_row(row, logits, 0)) && !kr_row_fail(row)) return false;
+        if (row->place >= 0 || !kr_row_has_result(row) || !kr_row_is_ready(row)) continue;
+        const bool done = row->is_ahead ? take_ahead(row) : take_from_logits(row);
+        if (!done && !kr_row_fail(row)) return false;
     }
     return true;
 }
@@ -445,7 +490,7 @@ bool kr_row_batch_decode(kr_row_batch *b)
         n_ready += kr_row_is_ready(b->members[i]);
         n_ahead += b->members[i]->is_ahead;
     }
-    if (!generate_from_logits(b) || (n_ready > 0 && !decode(b, n_ahead > 0))) return false;
+    if (!generate_outside(b) || (n_ready > 0 && !decode(b, n_ahead > 0))) return false;
     kr_tape_reset(b->tape);
     return true;
 }

@@ -25,6 +25,13 @@ typedef struct kr_row_logits {
     void *data;
 } kr_row_logits;
 
+/* Options of rows, checked. What they point to lives as long as rows use them. */
+typedef struct kr_row_settings {
+    kr_row_options options;
+    kr_sampler_options sampler;
+    kr_stops stops;
+} kr_row_settings;
+
 struct kr_row {
     kr_ctx *ctx;
     kr_row_batch *batch;
@@ -42,7 +49,7 @@ struct kr_row {
 
     /* what a device computed ahead (batch_ahead.c): the state has read the last token, which is the first of the queue */
     bool is_ahead;   /* and `ahead` follows it, by the row's rules (id -1: none could be sampled); its logits are ... */
-    kr_sample ahead; /* ... row ahead_at of the decoder's, until the next step of the batch */
+    kr_sample ahead; /* ... row ahead_at of the decoder's, until the next step of the batch; -1: they are not kept */
     int64_t ahead_at;     /* or: */
     kr_row_logits logits; /* those after it */
 
@@ -73,6 +80,9 @@ struct kr_row_batch {
     uint32_t *allowed; /* [(vocab + 31) / 32], of a constraint */
     int64_t vocab, grid;
     size_t longest; /* bytes of a token */
+    /* Rows of a kr_generation: a feed is read together with the last token before it, and the options of a row never
+     * change, so that a sample ahead stays valid and its logits are not kept. */
+    bool is_generation;
 
     kr_row *first, *last;
     int64_t nrows;
@@ -110,7 +120,34 @@ static inline const int32_t *kr_row_queue_ids(const kr_row_queue *queue)
     return queue->ids + queue->from;
 }
 
+/* ---- batches ---- */
+
+/* Can a batch run the network, and does the tokenizer belong to the context? False after an error. */
+bool kr_row_batch_can_run(kr_ctx *ctx, const char *op, const kr_network *net, const kr_tokenizer *tok);
+
+/* A batch with options that are checked and complete; op names the call in messages. NULL after an error. */
+kr_row_batch *kr_row_batch_make(kr_ctx *ctx, const char *op, const kr_network *net, const kr_tokenizer *tok,
+                                const kr_row_batch_options *options, bool is_generation);
+
 /* ---- rows ---- */
+
+/* The ids of a text that is fed, in memory of the context: *capacity elements, *count in use. add_special: with the special
+ * tokens of the tokenizer; creator: the call that takes one. NULL after an error. */
+int32_t *kr_row_encode(const kr_row_batch *batch, const char *op, const char *creator, bool add_special,
+                       const char *text, size_t bytes, int64_t *count, int64_t *capacity);
+
+/* Are ids [count] tokens of the network? False after an error. */
+bool kr_row_check_ids(const kr_row_batch *batch, const char *op, const int32_t *ids, int64_t count);
+
+/* Checks the options, which are complete, and copies their lists into the arena. False after an error. */
+bool kr_row_settings_make(kr_row_settings *settings, const kr_row_batch *batch, const char *op, const char *sampler_op,
+                          const kr_row_options *options, kr_arena *arena);
+
+/* The row's options from now on; its random stream begins. False after an error: nothing has changed. */
+bool kr_row_use(kr_row *row, const char *op, const kr_row_settings *settings);
+
+/* Begins to generate by the options that the row has: its random stream continues, max_tokens counts from here. */
+void kr_row_start(kr_row *row);
 
 /* Tokens that the row reads next, as one piece; 0: none, or only the last one, which waits for a step. */
 int64_t kr_row_piece(const kr_row *row);
@@ -147,6 +184,13 @@ bool kr_row_allow(kr_row *row);
 /* Stops generating. */
 void kr_row_end(kr_row *row, kr_finish finish);
 
+/* A row of the same batch with the same text and queue, and logits if the row has them ahead, but no state yet. NULL after an
+ * error. */
+kr_row *kr_row_fork_text(kr_row *row, const char *op);
+
+/* It gets a copy of the state; false after an error. */
+bool kr_row_copy_state(kr_row *to, kr_row *from);
+
 /* Its options' change of the logits, for kr_row_sampler; user is the row. */
 bool kr_row_change_logits(void *user, kr_ctx *ctx, double *logits, int64_t vocab);
 
@@ -156,8 +200,18 @@ bool kr_row_change_logits(void *user, kr_ctx *ctx, double *logits, int64_t vocab
  * after an error. */
 bool kr_row_batch_settle(kr_row_batch *batch);
 
-/* Before the row leaves, or gets other options: instead of a sample ahead it has the logits. False after an error: nothing has
- * changed. */
+/* Rows that a device is not ahead of, while it is of others, read their last token and have its logits: so all of them
+ * generate in the next step. False after an error. */
+bool kr_row_batch_catch_up(kr_row_batch *batch);
+
+/* Has the state read the row's last token? */
+static inline bool kr_row_has_result(const kr_row *row)
+{
+    return row->is_ahead || row->logits.data;
+}
+
+/* Before the row leaves, or gets other options: instead of a sample ahead it has the logits, unless it is a
+ * generation's. False after an error: nothing has changed. */
 bool kr_row_keep_logits(kr_row *row);
 
 /* A copy of the logits after its last token, for a copy of the row; none if it is yet to be read. False after an error. */
@@ -182,6 +236,13 @@ bool kr_row_batch_read(kr_row_batch *batch, int64_t most);
 /* Takes the row out of the generating ones. Its state, which it keeps if `keep`, is copied, and that of the last one into
  * its place. False after an error. */
 bool kr_row_batch_leave(kr_row *row, bool keep);
+
+/* Puts `row` in place, and behind it n rows without a state, which get copies of its state; there is memory for them, or none
+ * yet. Rows that have their own states only get the copies. False after an error. */
+bool kr_row_batch_join_copies(kr_row *row, int64_t n, kr_row *const *copies);
+
+/* No row is in place any longer; their states are lost, and memory for them is freed. What was computed ahead is dropped. */
+void kr_row_batch_clear(kr_row_batch *batch);
 
 /* Takes in ready rows while there are places, and lets rows leave that have finished. False after an error. */
 bool kr_row_batch_assemble(kr_row_batch *batch);

@@ -83,7 +83,8 @@ static bool read_alone(kr_row_batch *b, const piece *p, kr_tensor **logits)
     kr_call call;
     kr_call_init(&call);
     if (!kr_row_own_state(p->row)) return false;
-    if (p->row->logits.data) { /* a device has read it ahead */
+    if (p->row->is_ahead) return true; /* a device has read it */
+    if (p->row->logits.data) {         /* likewise */
         if (wants_scores(p->row)) *logits = kr_row_logits_tensor(&p->row->logits, b->tape);
         return !kr_ctx_failed(b->ctx);
     }

@@ -93,6 +93,23 @@ void kr_row_destroy(kr_row *row)
 
 /* ---- feeding ---- */
 
+bool kr_row_check_ids(const kr_row_batch *batch, const char *op, const int32_t *ids, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!kr_require(batch->ctx, ids[i] >= 0 && ids[i] < batch->vocab, KR_ERR_ARG,
+                        "%s: ids[%lld] = %d, but the network's tokens are from 0 to %lld", op, (long long)i,
+                        (int)ids[i], (long long)batch->vocab - 1))
+            return false;
+    return true;
+}
+
+/* The next feed begins with the last token of the one before. */
+static void join_feeds(kr_row *row)
+{
+    row->queue.n_ends = row->queue.end_from = 0;
+    row->feed_start = row->n_tokens - 1;
+}
+
 kr_status kr_row_feed(kr_row *row, const int32_t *ids, int64_t count)
 {
     const char *op = "row.feed";
@@ -103,16 +120,13 @@ kr_status kr_row_feed(kr_row *row, const int32_t *ids, int64_t count)
         !kr_require(ctx, !row->is_generating, KR_ERR_STATE,
                     "%s: the row generates; wait until it has finished, or call kr_row_cancel first", op))
         return ctx->status;
-    for (int64_t i = 0; i < count; i++)
-        if (!kr_require(ctx, ids[i] >= 0 && ids[i] < row->batch->vocab, KR_ERR_ARG,
-                        "%s: ids[%lld] = %d, but the network's tokens are from 0 to %lld", op, (long long)i,
-                        (int)ids[i], (long long)row->batch->vocab - 1))
-            return ctx->status;
+    if (!kr_row_check_ids(row->batch, op, ids, count)) return ctx->status;
     if (count == 0) return KR_OK;
     if (!kr_require(ctx, kr_row_queue_reserve(&row->queue, &ctx->memory, count, 2), KR_ERR_NOMEM,
                     "%s: no memory for %lld tokens", op, (long long)count))
         return ctx->status;
-    if (row->queue.count && row->queue.n_ends == 0) kr_row_queue_put_end(&row->queue, row->n_tokens); /* sampled */
+    if (row->batch->is_generation && row->queue.count == 1 && !kr_row_has_result(row)) join_feeds(row);
+    else if (row->queue.count && row->queue.n_ends == 0) kr_row_queue_put_end(&row->queue, row->n_tokens); /* sampled */
     for (int64_t i = 0; i < count; i++) kr_row_queue_put(&row->queue, ids[i]);
     row->n_tokens += count;
     kr_row_queue_put_end(&row->queue, row->n_tokens);
@@ -120,28 +134,39 @@ kr_status kr_row_feed(kr_row *row, const int32_t *ids, int64_t count)
     return KR_OK;
 }
 
+int32_t *kr_row_encode(const kr_row_batch *batch, const char *op, const char *creator, bool add_special,
+                       const char *text, size_t bytes, int64_t *count, int64_t *capacity)
+{
+    kr_ctx *ctx = batch->ctx;
+    if (!kr_require(ctx, batch->tok != NULL, KR_ERR_ARG, "%s: there is no tokenizer; give one to %s, or feed ids", op,
+                    creator) ||
+        !kr_require(ctx, text || bytes == 0, KR_ERR_ARG, "%s: text is NULL", op))
+        return NULL;
+    kr_encode_options options;
+    kr_encode_options_init(&options);
+    options.add_special = add_special;
+    *capacity = kr_tokenizer_max_ids(batch->tok, bytes);
+    int32_t *ids = kr_memory_alloc(&ctx->memory, (size_t)*capacity * sizeof *ids);
+    if (!kr_require(ctx, ids != NULL, KR_ERR_NOMEM, "%s: no memory for %lld ids", op, (long long)*capacity))
+        return NULL;
+    *count = kr_tokenizer_encode(batch->tok, text, bytes, &options, ids, *capacity);
+    if (*count >= 0) return ids;
+    kr_blame(ctx, "%s", op);
+    kr_memory_free(&ctx->memory, ids, (size_t)*capacity * sizeof *ids);
+    return NULL;
+}
+
 kr_status kr_row_feed_text(kr_row *row, const char *text, size_t bytes)
 {
     const char *op = "row.feed_text";
     if (!is_usable(row, op)) return status_of(row);
-    kr_ctx *ctx = row->ctx;
-    const kr_tokenizer *tok = row->batch->tok;
-    if (!kr_require(ctx, tok != NULL, KR_ERR_ARG,
-                    "%s: there is no tokenizer; give one to kr_row_batch_create, or feed ids", op) ||
-        !kr_require(ctx, text || bytes == 0, KR_ERR_ARG, "%s: text is NULL", op))
-        return ctx->status;
-    kr_encode_options options;
-    kr_encode_options_init(&options);
-    options.add_special = row->n_tokens == 0;
-    const int64_t most = kr_tokenizer_max_ids(tok, bytes);
-    int32_t *ids = kr_memory_alloc(&ctx->memory, (size_t)most * sizeof *ids);
-    if (!kr_require(ctx, ids != NULL, KR_ERR_NOMEM, "%s: no memory for %lld ids", op, (long long)most))
-        return ctx->status;
-    const int64_t count = kr_tokenizer_encode(tok, text, bytes, &options, ids, most);
-    if (count >= 0) kr_row_feed(row, ids, count);
-    else kr_blame(ctx, "%s", op);
-    kr_memory_free(&ctx->memory, ids, (size_t)most * sizeof *ids);
-    return ctx->status;
+    int64_t count, capacity;
+    int32_t *ids =
+        kr_row_encode(row->batch, op, "kr_row_batch_create", row->n_tokens == 0, text, bytes, &count, &capacity);
+    if (!ids) return row->ctx->status;
+    kr_row_feed(row, ids, count);
+    kr_memory_free(&row->ctx->memory, ids, (size_t)capacity * sizeof *ids);
+    return row->ctx->status;
 }
 
 /* Feeds are read in pieces of the grid, counted from their beginning; their last token is a piece of its own. */
@@ -176,12 +201,11 @@ void kr_row_was_read(kr_row *row, int64_t count)
 
 /* ---- options ---- */
 
-static bool check_options(const kr_row *row, const char *op, const kr_row_options *o)
+static bool check_options(const kr_row_batch *batch, const char *op, const kr_row_options *o)
 {
-    kr_ctx *ctx = row->ctx;
-    const kr_row_batch *batch = row->batch;
+    kr_ctx *ctx = batch->ctx;
     if (!kr_require(ctx, o->max_tokens >= -1, KR_ERR_ARG,
-                    "%s: max_tokens = %lld, but must not be negative, or -1 for no end", op,
+                    "%s: max_tokens = %lld, but must be at least 0, or -1 for no limit", op,
                     (long long)o->max_tokens) ||
         !kr_require(ctx, o->n_top >= 0 && o->n_top <= batch->vocab, KR_ERR_ARG,
                     "%s: n_top = %lld, but must be from 0 to the %lld tokens of the vocabulary", op,
@@ -194,10 +218,8 @@ static bool check_options(const kr_row *row, const char *op, const kr_row_option
                     "%s: n_stop_ids = %d, but stop_ids is %s", op, o->n_stop_ids, o->stop_ids ? "a list" : "NULL") ||
         !kr_require(ctx, o->n_stops >= 0 && (o->n_stops == 0 || o->stops), KR_ERR_ARG,
                     "%s: n_stops = %d, but stops is %s", op, o->n_stops, o->stops ? "a list" : "NULL") ||
-        !kr_require(
-            ctx, o->n_stops == 0 || batch->tok, KR_ERR_ARG,
-            "%s: n_stops = %d, but stop texts need a tokenizer; give one to kr_row_batch_create, or use stop_ids", op,
-            o->n_stops))
+        !kr_require(ctx, o->n_stops == 0 || batch->tok, KR_ERR_ARG,
+                    "%s: n_stops = %d, but stop texts need a tokenizer; give one, or use stop_ids", op, o->n_stops))
         return false;
     for (int i = 0; i < o->n_stop_ids; i++)
         if (!kr_require(ctx, o->stop_ids[i] >= 0 && o->stop_ids[i] < batch->vocab, KR_ERR_ARG,
@@ -236,20 +258,44 @@ static bool copy_lists(kr_arena *arena, kr_row_options *o, kr_sampler_options *s
     return true;
 }
 
-static void take_options(kr_row *row, kr_arena *arena, const kr_row_options *o, const kr_sampler_options *sampler,
-                         const kr_stops *stops)
+bool kr_row_settings_make(kr_row_settings *s, const kr_row_batch *batch, const char *op, const char *sampler_op,
+                          const kr_row_options *options, kr_arena *arena)
 {
-    kr_arena_deinit(&row->arena);
-    row->arena = *arena;
+    kr_ctx *ctx = batch->ctx;
+    s->options = *options;
+    s->options.sampler = NULL; /* each row has its own */
+    return check_options(batch, op, &s->options) &&
+           kr_sampler_take_options(ctx, sampler_op, options->sampler, batch->vocab, &s->sampler) &&
+           kr_require(ctx, copy_lists(arena, &s->options, &s->sampler, &s->stops), KR_ERR_NOMEM,
+                      "%s: no memory for the options of a row", op);
+}
+
+bool kr_row_use(kr_row *row, const char *op, const kr_row_settings *s)
+{
+    const kr_row_options *o = &s->options;
+    if (!kr_require(row->ctx, make_text(row, s->stops.longest), KR_ERR_NOMEM, "%s: no memory for the text of a row",
+                    op))
+        return false;
     row->options = *o;
     row->options.sampler = &row->sampler_options;
-    row->sampler_options = *sampler;
-    row->stops = *stops;
+    row->sampler_options = s->sampler;
+    row->stops = s->stops;
     row->sampler.stream = o->stream;
     row->sampler.n_sampled = row->sampler.stamp = 0;
     row->is_on_host = o->n_top > 0 || o->process || !kr_row_sampler_fits_device(&row->sampler);
     row->sampler.change = o->process || o->constrain ? kr_row_change_logits : NULL;
     row->sampler.user = row;
+    return true;
+}
+
+void kr_row_start(kr_row *row)
+{
+    kr_held_text_hide(&row->text);
+    row->text.match_from = row->text.nheld;
+    row->n_generated = 0;
+    row->finish = KR_FINISH_NONE;
+    row->is_generating = true;
+    row->ticket = ++row->batch->n_tickets;
 }
 
 kr_status kr_row_generate(kr_row *row, const kr_row_options *options)
@@ -258,28 +304,20 @@ kr_status kr_row_generate(kr_row *row, const kr_row_options *options)
     if (!is_usable(row, op)) return status_of(row);
     kr_ctx *ctx = row->ctx;
     kr_row_options own;
-    kr_sampler_options sampler;
-    kr_stops stops;
-    if (!KR_TAKE(ctx, op, kr_row_options, options, &own) || !check_options(row, op, &own) ||
-        !kr_sampler_take_options(ctx, op, own.sampler, row->batch->vocab, &sampler) ||
-        !kr_require(ctx, row->queue.count > 0, KR_ERR_STATE,
-                    "%s: nothing was fed; feed at least one token, such as the model's beginning of a text", op) ||
-        !kr_row_keep_logits(row))
-        return ctx->status;
+    kr_row_settings settings;
     kr_arena arena;
     kr_arena_init(&arena, &ctx->memory, 1024);
-    if (!kr_require(ctx, copy_lists(&arena, &own, &sampler, &stops) && make_text(row, stops.longest), KR_ERR_NOMEM,
-                    "%s: no memory for the options of a row", op)) {
+    if (!KR_TAKE(ctx, op, kr_row_options, options, &own) ||
+        !kr_row_settings_make(&settings, row->batch, op, op, &own, &arena) ||
+        !kr_require(ctx, row->queue.count > 0, KR_ERR_STATE,
+                    "%s: nothing was fed; feed at least one token, such as the model's beginning of a text", op) ||
+        !kr_row_keep_logits(row) || !kr_row_use(row, op, &settings)) {
         kr_arena_deinit(&arena);
         return ctx->status;
     }
-    take_options(row, &arena, &own, &sampler, &stops);
-    kr_held_text_hide(&row->text);
-    row->text.match_from = row->text.nheld;
-    row->n_generated = 0;
-    row->finish = KR_FINISH_NONE;
-    row->is_generating = true;
-    row->ticket = ++row->batch->n_tickets;
+    kr_arena_deinit(&row->arena);
+    row->arena = arena;
+    kr_row_start(row);
     return KR_OK;
 }
 
@@ -397,7 +435,7 @@ static bool copy_text(kr_row *to, const kr_row *from)
 }
 
 /* The state of `from`, in place or not; nothing where it has none. */
-static bool copy_state(kr_row *to, kr_row *from)
+bool kr_row_copy_state(kr_row *to, kr_row *from)
 {
     const kr_network *net = to->batch->net;
     const bool is_own = from->place < 0 || from->batch->is_separate;
@@ -407,16 +445,23 @@ static bool copy_state(kr_row *to, kr_row *from)
     return to->state && kr_state_copy(to->state, view) == KR_OK;
 }
 
+kr_row *kr_row_fork_text(kr_row *row, const char *op)
+{
+    kr_row *fork = kr_row_create(row->batch);
+    if (fork && kr_require(row->ctx, copy_text(fork, row), KR_ERR_NOMEM, "%s: no memory for the text of a row", op) &&
+        kr_row_copy_logits(row, &fork->logits))
+        return fork;
+    kr_row_destroy(fork);
+    return NULL;
+}
+
 kr_row *kr_row_fork(kr_row *row)
 {
     const char *op = "row.fork";
     if (!is_usable(row, op)) return NULL;
     kr_tape_reset(row->batch->tape);
-    kr_row *fork = kr_row_create(row->batch);
-    if (!fork) return NULL;
-    if (kr_require(row->ctx, copy_text(fork, row), KR_ERR_NOMEM, "%s: no memory for the text of a row", op) &&
-        kr_row_copy_logits(row, &fork->logits) && copy_state(fork, row))
-        return fork;
+    kr_row *fork = kr_row_fork_text(row, op);
+    if (fork && kr_row_copy_state(fork, row)) return fork;
     kr_blame(row->ctx, "%s", op);
     kr_row_destroy(fork);
     return NULL;

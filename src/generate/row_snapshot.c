@@ -10,11 +10,11 @@
  *   row.logits    f32 [w]     those after the last token, f64 for f64 weights, if a device has read it ahead; else [0]
  */
 #include "generate/batch_impl.h"
+#include "generate/row_numbers.h"
 #include "model/state_file.h"
 #include "nn/state_rows.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct kr_snapshot {
@@ -202,7 +202,6 @@ kr_snapshot_info kr_snapshot_info_of(const kr_snapshot *s)
 
 enum { NUMBERS, QUEUE, ENDS, COUNTS, TEXT, LOGITS, NEXTRAS };
 enum { N_TOKENS, FEED_START, SAMPLED_AT, N_HELD, MATCH_FROM, N_SAMPLED, NNUMBERS };
-enum { ID, IN_PROMPT, GENERATED, COUNT_FIELDS };
 
 static const kr_state_format format = { .name = "krait.row",
                                         .version = "1",
@@ -211,40 +210,22 @@ static const kr_state_format format = { .name = "krait.row",
                                         .extras = { "row.numbers", "row.queue", "row.ends", "row.counts", "row.text",
                                                     "row.logits" } };
 
-static int by_id(const void *a, const void *b)
-{
-    const int64_t x = ((const int64_t *)a)[ID], y = ((const int64_t *)b)[ID];
-    return (x > y) - (x < y);
-}
-
-static int64_t *list_counts(const kr_token_counts *counts, kr_arena *arena)
-{
-    int64_t *list = kr_arena_alloc(arena, (size_t)(counts->count * COUNT_FIELDS) * sizeof *list), *to = list, at = 0;
-    if (!list) return NULL;
-    for (const kr_token_count *count; (count = kr_token_counts_next(counts, &at)); to += COUNT_FIELDS) {
-        to[ID] = count->id;
-        to[IN_PROMPT] = count->is_prompt;
-        to[GENERATED] = count->generated;
-    }
-    qsort(list, (size_t)counts->count, COUNT_FIELDS * sizeof *list, by_id);
-    return list;
-}
-
 static bool save(const kr_snapshot *s, kr_arena *arena, const kr_save_target *target)
 {
     int64_t numbers[NNUMBERS] = { s->n_tokens,       s->feed_start,          s->sampled_at,
                                   (int64_t)s->nheld, (int64_t)s->match_from, (int64_t)s->n_sampled };
-    const int64_t *counts = list_counts(&s->counts, arena);
+    int64_t *counts = kr_arena_alloc(arena, (size_t)(s->counts.count * KR_COUNT_FIELDS) * sizeof *counts);
     int32_t *text = kr_arena_alloc(arena, s->nheld * sizeof *text);
     if (!kr_require(s->ctx, counts && text, KR_ERR_NOMEM, "no memory for the counts of %lld tokens",
                     (long long)s->counts.count))
         return false;
+    kr_counts_list(&s->counts, counts);
     for (size_t i = 0; i < s->nheld; i++) text[i] = (unsigned char)s->held[i];
     const kr_row_queue *q = &s->queue;
     const kr_state_extra extras[NEXTRAS] = { { KR_DTYPE_I64, KR_SHAPE(NNUMBERS), numbers },
                                              { KR_DTYPE_I32, KR_SHAPE(q->count), kr_row_queue_ids(q) },
                                              { KR_DTYPE_I64, KR_SHAPE(q->n_ends), q->ends + q->end_from },
-                                             { KR_DTYPE_I64, KR_SHAPE(s->counts.count, COUNT_FIELDS), counts },
+                                             { KR_DTYPE_I64, KR_SHAPE(s->counts.count, KR_COUNT_FIELDS), counts },
                                              { KR_DTYPE_I32, KR_SHAPE((int64_t)s->nheld), text },
                                              { s->logits.data ? s->logits.dtype : KR_DTYPE_F32,
                                                KR_SHAPE(s->logits.data ? s->logits.width : 0), s->logits.data } };
@@ -316,24 +297,6 @@ typedef struct content {
     kr_row_logits logits;
 } content;
 
-/* A tensor of `columns` columns (0: no such axis) and *count rows (-1: any), as i64; NULL after an error. */
-static int64_t *read_numbers(content *c, const kr_tensor_file *file, const kr_tensor_file_item *item, kr_dtype dtype,
-                             int64_t *count, int64_t columns)
-{
-    const kr_shape *shape = &item->shape;
-    const bool fits = shape->rank == 1 + (columns > 0) && (*count < 0 || shape->dims[0] == *count) &&
-                      (columns == 0 || shape->dims[1] == columns);
-    if (!kr_require(c->ctx, fits && item->dtype == dtype, KR_ERR_FORMAT, "tensor '%s' is %s %s, which it cannot be",
-                    item->name, item->type, KR_TEXT_OF_SHAPE(shape)))
-        return NULL;
-    *count = shape->dims[0];
-    int64_t *numbers = kr_arena_alloc(&c->arena, (size_t)item->count * sizeof *numbers);
-    if (!kr_require(c->ctx, numbers != NULL, KR_ERR_NOMEM, "no memory for tensor '%s' %s", item->name,
-                    KR_TEXT_OF_SHAPE(shape)))
-        return NULL;
-    return kr_tensor_file_read(file, item, KR_DTYPE_I64, numbers, item->count) == KR_OK ? numbers : NULL;
-}
-
 /* Their number is checked: none, or as many as the network has. */
 static bool read_logits(content *c, const kr_tensor_file *file, const kr_tensor_file_item *item)
 {
@@ -353,26 +316,22 @@ static bool read_content(content *c, const kr_tensor_file *file, const kr_tensor
 {
     int64_t n_numbers = NNUMBERS;
     c->n_queue = c->n_ends = c->n_counts = c->n_text = -1;
-    return (c->numbers = read_numbers(c, file, extras[NUMBERS], KR_DTYPE_I64, &n_numbers, 0)) &&
-           (c->queue = read_numbers(c, file, extras[QUEUE], KR_DTYPE_I32, &c->n_queue, 0)) &&
-           (c->ends = read_numbers(c, file, extras[ENDS], KR_DTYPE_I64, &c->n_ends, 0)) &&
-           (c->counts = read_numbers(c, file, extras[COUNTS], KR_DTYPE_I64, &c->n_counts, COUNT_FIELDS)) &&
-           (c->text = read_numbers(c, file, extras[TEXT], KR_DTYPE_I32, &c->n_text, 0)) &&
+    return (c->numbers = kr_numbers_read(c->ctx, &c->arena, file, extras[NUMBERS], KR_DTYPE_I64, &n_numbers, 0)) &&
+           (c->queue = kr_numbers_read(c->ctx, &c->arena, file, extras[QUEUE], KR_DTYPE_I32, &c->n_queue, 0)) &&
+           (c->ends = kr_numbers_read(c->ctx, &c->arena, file, extras[ENDS], KR_DTYPE_I64, &c->n_ends, 0)) &&
+           (c->counts = kr_numbers_read(c->ctx, &c->arena, file, extras[COUNTS], KR_DTYPE_I64, &c->n_counts,
+                                        KR_COUNT_FIELDS)) &&
+           (c->text = kr_numbers_read(c->ctx, &c->arena, file, extras[TEXT], KR_DTYPE_I32, &c->n_text, 0)) &&
            read_logits(c, file, extras[LOGITS]);
-}
-
-static bool is_within(int64_t n, int64_t least, int64_t most)
-{
-    return n >= least && n <= most;
 }
 
 static bool check_numbers(const content *c, const kr_state *state)
 {
     const int64_t *n = c->numbers, most = INT64_C(1) << 62;
-    const bool right = is_within(n[N_TOKENS], c->n_queue, most) &&
-                       is_within(n[FEED_START], 0, n[N_TOKENS] - c->n_queue) &&
-                       is_within(n[SAMPLED_AT], -1, n[N_TOKENS] - 1) && n[N_HELD] == c->n_text &&
-                       is_within(n[MATCH_FROM], 0, n[N_HELD]) && n[N_SAMPLED] >= 0;
+    const bool right = kr_is_within(n[N_TOKENS], c->n_queue, most) &&
+                       kr_is_within(n[FEED_START], 0, n[N_TOKENS] - c->n_queue) &&
+                       kr_is_within(n[SAMPLED_AT], -1, n[N_TOKENS] - 1) && n[N_HELD] == c->n_text &&
+                       kr_is_within(n[MATCH_FROM], 0, n[N_HELD]) && n[N_SAMPLED] >= 0;
     return kr_require(c->ctx, right, KR_ERR_FORMAT, "tensor 'row.numbers' has a number out of range") &&
            kr_require(c->ctx, kr_state_batch(state) == 1, KR_ERR_FORMAT, "the state has %lld rows, but must have one",
                       (long long)kr_state_batch(state)) &&
@@ -388,9 +347,9 @@ static bool check_queue(const content *c)
     const int64_t vocab = c->batch->vocab, n_tokens = c->numbers[N_TOKENS];
     int64_t before = n_tokens - c->n_queue;
     bool right = c->n_ends > 0 || c->n_queue <= 1;
-    for (int64_t i = 0; i < c->n_queue; i++) right = right && is_within(c->queue[i], 0, vocab - 1);
+    for (int64_t i = 0; i < c->n_queue; i++) right = right && kr_is_within(c->queue[i], 0, vocab - 1);
     for (int64_t i = 0; i < c->n_ends; i++) {
-        right = right && is_within(c->ends[i], before + 1, n_tokens);
+        right = right && kr_is_within(c->ends[i], before + 1, n_tokens);
         before = c->ends[i];
     }
     if (c->logits.data) right = right && c->n_queue > 0 && c->numbers[SAMPLED_AT] == n_tokens - c->n_queue;
@@ -400,22 +359,10 @@ static bool check_queue(const content *c)
 
 static bool check_counts(const content *c)
 {
-    int64_t before = -1;
-    for (int64_t i = 0; i < c->n_counts; i++) {
-        const int64_t *count = c->counts + i * COUNT_FIELDS;
-        const bool right = is_within(count[ID], before + 1, c->batch->vocab - 1) && is_within(count[IN_PROMPT], 0, 1) &&
-                           is_within(count[GENERATED], 0, KR_TOKEN_COUNT_MOST) &&
-                           count[IN_PROMPT] + count[GENERATED] > 0;
-        if (!kr_require(c->ctx, right, KR_ERR_FORMAT, "row %lld of tensor 'row.counts' has a number out of range",
-                        (long long)i))
-            return false;
-        before = count[ID];
-    }
-    for (int64_t i = 0; i < c->n_text; i++)
-        if (!kr_require(c->ctx, is_within(c->text[i], 0, 255), KR_ERR_FORMAT,
-                        "tensor 'row.text' holds %lld, which is not a byte", (long long)c->text[i]))
-            return false;
-    return true;
+    const int64_t wrong = kr_counts_find_wrong(c->counts, c->n_counts, c->batch->vocab);
+    return kr_require(c->ctx, wrong < 0, KR_ERR_FORMAT, "row %lld of tensor 'row.counts' has a number out of range",
+                      (long long)wrong) &&
+           kr_bytes_check(c->ctx, "row.text", c->text, c->n_text);
 }
 
 static bool fill_snapshot(content *c)
@@ -427,11 +374,7 @@ static bool fill_snapshot(content *c)
         return false;
     for (int64_t i = 0; i < c->n_queue; i++) kr_row_queue_put(&s->queue, (int32_t)c->queue[i]);
     for (int64_t i = 0; i < c->n_ends; i++) kr_row_queue_put_end(&s->queue, c->ends[i]);
-    for (int64_t i = 0; i < c->n_counts; i++) {
-        const int64_t *from = c->counts + i * COUNT_FIELDS;
-        *kr_token_counts_put(&s->counts, (int32_t)from[ID]) =
-            (kr_token_count){ (int32_t)from[ID], from[IN_PROMPT] != 0, (uint32_t)from[GENERATED] };
-    }
+    kr_counts_put_list(&s->counts, c->counts, c->n_counts);
     s->logits = c->logits;
     c->logits = (kr_row_logits){ .data = NULL };
     s->n_tokens = c->numbers[N_TOKENS];

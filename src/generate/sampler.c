@@ -128,20 +128,10 @@ kr_sampler *kr_sampler_create(kr_ctx *ctx, const kr_sampler_options *options, in
 void kr_sampler_destroy(kr_sampler *sampler)
 {
     if (!sampler) return;
-    kr_device_sampler_destroy(sampler->device);
     for (int64_t row = 0; sampler->rows && row < sampler->nrows; row++)
         kr_token_counts_free(&sampler->rows[row].counts, &sampler->ctx->memory);
     kr_arena_deinit(&sampler->arena);
     kr_memory_free(&sampler->ctx->memory, sampler, sizeof *sampler);
-}
-
-void kr_sampler_forget(kr_sampler *sampler, uint64_t seed)
-{
-    sampler->options.seed = seed;
-    for (int64_t row = 0; row < sampler->nrows; row++) {
-        sampler->rows[row].n_sampled = sampler->rows[row].stamp = 0;
-        kr_token_counts_clear(&sampler->rows[row].counts);
-    }
 }
 
 /* ---- on a device ---- */
@@ -211,15 +201,6 @@ bool kr_row_sampler_on_device(kr_sampler_work *work, kr_row_sampler *row, bool h
     return row->stamp != 0;
 }
 
-kr_device_sampler *kr_sampler_on_device(kr_sampler *s, int64_t count, const int64_t *rows)
-{
-    if (!kr_ctx_on_device(s->ctx) || !kr_row_sampler_fits_device(&s->rows[0])) return NULL;
-    if (!s->device) s->device = kr_device_sampler_create(s->ctx, s->nrows, s->vocab);
-    for (int64_t i = 0; s->device && i < count; i++)
-        if (!kr_row_sampler_on_device(&s->work, &s->rows[rows[i]], false, s->device, i)) return NULL;
-    return s->device && kr_device_sampler_begin(s->device, count) ? s->device : NULL;
-}
-
 /* ---- tokens ---- */
 
 static bool check_row(const kr_sampler *s, const char *op, int64_t row)
@@ -247,7 +228,8 @@ bool kr_row_sampler_reserve(kr_row_sampler *row, kr_ctx *ctx, const char *op, in
                       "%s: no memory for the counts of %lld tokens", op, (long long)(row->counts.count + more));
 }
 
-bool kr_sampler_reserve(kr_sampler *s, const char *op)
+/* Capacity for one more token in each row. False after an error. */
+static bool reserve_rows(kr_sampler *s, const char *op)
 {
     for (int64_t row = 0; row < s->nrows; row++)
         if (!kr_row_sampler_reserve(&s->rows[row], s->ctx, op, 1)) return false;
@@ -296,9 +278,9 @@ bool kr_sampler_sample_row(kr_sampler_work *work, const kr_row_sampler *row, con
     return id >= 0 || kr_blame(work->ctx, "%s: row %lld", op, (long long)row->stream);
 }
 
-/* rows NULL: all of them. */
-kr_status kr_sampler_sample(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
-                            const int64_t *rows, kr_sample *samples)
+/* Samples that are not counted; rows NULL: all of them. */
+static kr_status sample_rows(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
+                             const int64_t *rows, kr_sample *samples)
 {
     if (!check_call(s, op, logits_bw, count, rows, samples)) return s->ctx->status;
     for (int64_t i = 0; i < count; i++)
@@ -311,8 +293,8 @@ kr_status kr_sampler_sample(kr_sampler *s, const char *op, const kr_tensor *logi
 static kr_status next_rows(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
                            const int64_t *rows, kr_sample *samples)
 {
-    if (!kr_ctx_failed(s->ctx) && !kr_sampler_reserve(s, op)) return s->ctx->status;
-    const kr_status status = kr_sampler_sample(s, op, logits_bw, count, rows, samples);
+    if (!kr_ctx_failed(s->ctx) && !reserve_rows(s, op)) return s->ctx->status;
+    const kr_status status = sample_rows(s, op, logits_bw, count, rows, samples);
     for (int64_t i = 0; status == KR_OK && i < count; i++)
         kr_row_sampler_count(&s->rows[rows ? rows[i] : i], samples[i].id);
     return status;

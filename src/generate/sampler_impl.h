@@ -45,8 +45,6 @@ struct kr_sampler {
     int64_t nrows, vocab;
     kr_row_sampler *rows; /* [nrows]: row i has stream i */
     kr_sampler_work work;
-
-    kr_device_sampler *device; /* NULL: not created yet */
 };
 
 /* *own <- the options, checked; biases is still the caller's. False after an error; op names the call in messages. */
@@ -70,13 +68,6 @@ bool kr_row_sampler_reserve(kr_row_sampler *row, kr_ctx *ctx, const char *op, in
 void kr_row_sampler_count(kr_row_sampler *row, int32_t id);
 void kr_row_sampler_accept(kr_row_sampler *row, int32_t id); /* of the prompt */
 
-/* kr_sampler_next_rows for tokens that are counted later, or not at all; the counts have capacity for them. */
-kr_status kr_sampler_sample(kr_sampler *sampler, const char *op, const kr_tensor *logits_bw, int64_t count,
-                            const int64_t *rows, kr_sample *samples);
-
-/* Capacity for one more token in each row. False after an error. */
-bool kr_sampler_reserve(kr_sampler *sampler, const char *op);
-
 /* Can a device sample for the row? What callbacks change, and numbers out of range of a float, are the host's. A callback that
  * allows tokens is not asked here. */
 bool kr_row_sampler_fits_device(const kr_row_sampler *row);
@@ -85,11 +76,5 @@ bool kr_row_sampler_fits_device(const kr_row_sampler *row);
  * False after an error. */
 bool kr_row_sampler_on_device(kr_sampler_work *work, kr_row_sampler *row, bool has_mask, kr_device_sampler *device,
                               int64_t place);
-
-/* The device's sampler, its places set to these rows; NULL: the host samples, or after an error. */
-kr_device_sampler *kr_sampler_on_device(kr_sampler *sampler, int64_t count, const int64_t *rows);
-
-/* All rows as new, with another seed. */
-void kr_sampler_forget(kr_sampler *sampler, uint64_t seed);
 
 #endif

@@ -80,12 +80,6 @@ bool kr_token_counts_copy(kr_token_counts *to, const kr_token_counts *from, kr_m
     return true;
 }
 
-void kr_token_counts_clear(kr_token_counts *counts)
-{
-    make_free(counts->entries, counts->capacity);
-    counts->count = 0;
-}
-
 void kr_token_counts_free(kr_token_counts *counts, kr_memory *memory)
 {
     if (counts->capacity) kr_memory_free(memory, counts->entries, bytes_of(counts->capacity));

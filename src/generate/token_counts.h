@@ -31,7 +31,6 @@ const kr_token_count *kr_token_counts_next(const kr_token_counts *counts, int64_
 /* Makes `to` a copy. False if the allocation fails: nothing has changed. */
 bool kr_token_counts_copy(kr_token_counts *to, const kr_token_counts *from, kr_memory *memory);
 
-void kr_token_counts_clear(kr_token_counts *counts);
 void kr_token_counts_free(kr_token_counts *counts, kr_memory *memory);
 
 #endif

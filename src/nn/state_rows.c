@@ -3,11 +3,11 @@
 
 #include "tape/tape_impl.h"
 
-/* Row `row` of x as a tensor of its own, with x's memory. */
-static kr_tensor row_of(const kr_tensor *x, int64_t row)
+/* Rows from `row` on of x as a tensor of its own, with x's memory. */
+static kr_tensor rows_of(const kr_tensor *x, int64_t row, int64_t count)
 {
     kr_tensor y = *x;
-    y.dims[0] = 1;
+    y.dims[0] = count;
     y.data += kr_dtype_offset(x->dtype, row * x->strides[0]);
     return y;
 }
@@ -42,13 +42,14 @@ void kr_state_rows_use(kr_state *state, int64_t batch)
             if (state->slots[s].tensors[i]) state->slots[s].tensors[i]->dims[0] = batch;
 }
 
-bool kr_state_row_copy(kr_state *to, int64_t row, const kr_state *from, int64_t from_row)
+bool kr_state_row_copy_to(kr_state *to, int64_t row, int64_t count, const kr_state *from, int64_t from_row)
 {
     if (!kr_state_is_usable("state.row_copy", to) || !kr_state_is_usable("state.row_copy", from)) return false;
     for (int64_t s = 0; s < to->nslots; s++)
         for (int i = 0; i < kr_slot_kind(to, s)->ncache; i++) {
             kr_tensor *x = to->slots[s].tensors[i];
-            kr_tensor a = row_of(x, row), b = row_of(from->slots[s].tensors[i], from_row);
+            kr_tensor a = rows_of(x, row, count), b = rows_of(from->slots[s].tensors[i], from_row, count);
+            b.strides[0] = 0;
             kr_wrote(x);
             if (!kr_assign(to->ctx, &a, &b)) return false;
         }

@@ -11,9 +11,14 @@ kr_state *kr_state_rows_create(kr_ctx *ctx, const char *op, const kr_state *like
 /* The first `batch` rows are in use from now on; batch <= capacity. */
 void kr_state_rows_use(kr_state *state, int64_t batch);
 
-/* Row `row` of `to` <- row `from_row` of `from`: states of one network, all slots with tensors. `row` may be any row within
- * the capacity. False after an error. */
-bool kr_state_row_copy(kr_state *to, int64_t row, const kr_state *from, int64_t from_row);
+/* Rows `row` .. row + count - 1 of `to` <- row `from_row` of `from`: states of one network, all slots with tensors. They may
+ * be any rows within the capacity. False after an error. */
+bool kr_state_row_copy_to(kr_state *to, int64_t row, int64_t count, const kr_state *from, int64_t from_row);
+
+static inline bool kr_state_row_copy(kr_state *to, int64_t row, const kr_state *from, int64_t from_row)
+{
+    return kr_state_row_copy_to(to, row, 1, from, from_row);
+}
 
 /* One row as a state on the tape that shows its memory; nothing is copied. NULL after an error. */
 kr_state *kr_state_row_view(kr_tape *tape, const kr_state *state, int64_t row);

@@ -349,12 +349,37 @@ for options in "--rows 1" "--rows 3" "--threads 1"; do # a prompt's answer does 
 done
 timeout 60 "$krait" generate "$model" --ids --prompts - -n 5 <"$lines" >"$out" 2>"$err"
 same prompts/stdin "$out" "$work/answers"
+first=${greedy%% *} second=${greedy#* } # members that add to the options: the first greedy token ends it, or is excluded
+second=${second%% *}
+{
+    echo "{\"prompt\": [${prompt// /, }], \"stop_ids\": $first, \"logprobs\": true}"
+    echo "{\"prompt\": [${prompt// /, }], \"stop_ids\": [255, $second], \"logprobs\": false}"
+    echo "{\"prompt\": [${prompt// /, }], \"logit_bias\": {\"$first\": null}, \"max_tokens\": 1}"
+    echo "{\"prompt\": [${prompt// /, }], \"logit_bias\": {\"9\": 1e9}, \"max_tokens\": 2}"
+} >"$lines"
+quiet prompts/bias generate "$model" --ids -p "$prompt" -n 1 --ignore-eos --logit-bias "$first=-inf"
+cp "$out" "$work/without"
+quiet prompts/members generate "$model" --ids --prompts "$lines" --ignore-eos -n 9
+if grep -qE "^\{\"index\": 0, \"ids\": \[$first\], \"logprobs\": \[-[0-9.]+\], \"finish\": \"stop\"" "$out"; then pass; else
+    fail prompts/stop_ids "$(sed -n 1p "$out")"
+fi
+equal prompts/stop_ids "$(sed -n 2p "$out")" \
+    "{\"index\": 1, \"ids\": [$first, $second], \"finish\": \"stop\", \"prompt_tokens\": 8, \"tokens\": 2}"
+equal prompts/logit_bias "$(sed -n 3p "$out")" \
+    "{\"index\": 2, \"ids\": [$(cat "$work/without")], \"finish\": \"length\", \"prompt_tokens\": 8, \"tokens\": 1}"
+equal prompts/logit_bias "$(sed -n 4p "$out")" \
+    "{\"index\": 3, \"ids\": [9, 9], \"finish\": \"length\", \"prompt_tokens\": 8, \"tokens\": 2}"
 printf '%s\n' '{"prompt": [1, 256]}' '{"prompt": "A", "x": 1}' '{"prompt": "A", "top_p": 2}' '{' '{"id": 1}' '{"prompt": "A", "max_tokens": "2"}' \
-    '{"prompt": "A", "stop": [""]}' '{"prompt": "A", "max_tokens": 1}' >"$lines"
+    '{"prompt": "A", "stop": [""]}' '{"prompt": "A", "max_tokens": 1}' '{"prompt": "A", "stop_ids": [1, 256]}' \
+    '{"prompt": "A", "logit_bias": {"x": 1}}' '{"prompt": "A", "logit_bias": {"256": 1}}' '{"prompt": "A", "logit_bias": {"5": true}}' \
+    '{"prompt": "A", "logit_bias": []}' '{"prompt": "A", "logprobs": 2}' >"$lines"
 run generate "$model" --prompts "$lines" --ignore-eos
 equal prompts/status $rc 1
 for text in 'prompt\[1\] must be a token from 0 to 255' 'unknown member \\"x\\"' 'top_p = 2, but must be above 0 and at most 1' 'json: at byte' \
-    'the line has no \\"prompt\\"' 'max_tokens must be a whole number' 'stop must be a text that is not empty' '"finish": "length"'; do
+    'the line has no \\"prompt\\"' 'max_tokens must be a whole number' 'stop must be a text that is not empty' '"finish": "length"' \
+    'stop_ids must be a token from 0 to 255, or a list of such' 'logit_bias has the member \\"x\\", but must have tokens from 0 to 255' \
+    'logit_bias has the member \\"256\\"' 'logit_bias of token 5 must be a number, or null' 'logit_bias must be an object' \
+    'logprobs must be true or false'; do
     if grep -q -- "$text" "$out"; then pass; else fail "prompts/errors" "no line has: $text"; fi
 done
 usage prompts_and_prompt '^krait: generate: --prompts cannot be combined with -p' "$model" --prompts "$lines" -p A

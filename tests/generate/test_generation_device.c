@@ -36,7 +36,7 @@ static void run_chat(kr_ctx *ctx, kr_family family, kr_dtype dtype, const kr_gen
     kr_generation_feed(g, prompt, 5);
     chat_on(record, g, STEPS);
     CHECK_OK(ctx);
-    *launches = g ? kr_decoder_launches(g->decoder) : -1;
+    *launches = g ? kr_decoder_launches(g->batch->decoder) : -1;
     kr_generation_destroy(g);
     kr_network_destroy(net);
 }
@@ -118,7 +118,7 @@ static void chat_alike(kr_ctx *ctx, int64_t rows, kr_dtype dtype, kr_sample *las
         if (first) *last = first->sample;
     }
     CHECK_OK(ctx);
-    *launches = g ? kr_decoder_launches(g->decoder) : -1;
+    *launches = g ? kr_decoder_launches(g->batch->decoder) : -1;
     kr_generation_destroy(g);
     kr_network_destroy(net);
 }
@@ -223,6 +223,7 @@ static const turn plans[][6] = {
     { { 4, 2, false }, { 7, 0, false }, { 1, 4, false }, { 30, -1, false } },
     { { 7, -1, true }, { 3, -1, true }, { 30, -1, false } },
     { { 30, -1, true }, { 0, 0, true }, { 4, -1, true }, { 30, 2, true }, { 30, -1, false } },
+    { { 7, -1, true }, { 0, 3, false }, { 6, -1, true }, { 0, 1, true }, { 30, -1, false } },
 };
 enum { NPLANS = (int)(sizeof plans / sizeof *plans) };
 
@@ -291,6 +292,55 @@ TEST(devices_that_are_ahead_say_the_same)
     end_folder();
 }
 
+/* Row 1 ends with its first token, before a device is ahead. An empty feed lets it continue while the device is ahead of the
+ * other rows; from then on each call gives a token of every row. */
+static void continue_a_row(const char *device, int32_t stop, chat_record *record)
+{
+    enum { ALONE = 5, TOGETHER = 4 };
+    kr_generate_options o = options_of(1);
+    o.max_tokens = -1;
+    o.n_stop_ids = 1;
+    o.stop_ids = &stop;
+    kr_ctx *ctx = open_device(device);
+    kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
+    kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
+    kr_generation_feed(g, prompt, 5);
+    chat_on(record, g, ALONE);
+    CHECK(record->rows[0][1].finish == KR_FINISH_STOP_ID && !record->rows[1][1].is_new, "%s: row 1 does not end",
+          device);
+    CHECK(!kr_test_on_device(ctx) || kr_decoder_is_ahead(g->batch->decoder), "%s: not a step ahead", device);
+    kr_generation_feed(g, NULL, 0);
+    chat_on(record, g, TOGETHER);
+    for (int i = ALONE; i < record->count; i++)
+        for (int r = 0; r < 3; r++)
+            CHECK(record->rows[i][r].is_new || record->rows[i - 1][r].finish != KR_FINISH_NONE,
+                  "%s: call %d gives no token of row %d", device, i, r);
+    CHECK_OK(ctx);
+    kr_generation_destroy(g);
+    kr_network_destroy(net);
+    kr_ctx_destroy(ctx);
+}
+
+TEST(a_row_catches_up_with_a_device_that_is_ahead)
+{
+    chat_record first = { 0 }, want = { 0 };
+    kr_generate_options o = options_of(1);
+    int64_t launches;
+    kr_ctx *cpu = open_device("cpu");
+    run_chat(cpu, KR_FAMILY_MAMBA2, KR_DTYPE_F32, &o, &first, &launches);
+    kr_ctx_destroy(cpu);
+    const int32_t stop = first.rows[0][1].sample.id;
+    continue_a_row("cpu", stop, &want);
+    for (int d = 0; d < NDEVICES; d++) {
+        kr_ctx *ctx = open_device(devices[d]);
+        kr_ctx_destroy(ctx);
+        if (!ctx) continue;
+        chat_record got = { 0 };
+        continue_a_row(devices[d], stop, &got);
+        compare(devices[d], &got, &want, 3);
+    }
+}
+
 /* A network whose logits are no numbers, from a later step on. */
 TEST(a_device_that_is_ahead_finds_what_is_wrong)
 {
@@ -303,18 +353,48 @@ TEST(a_device_that_is_ahead_finds_what_is_wrong)
         kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
         kr_generation_feed(g, prompt, 5);
         for (int i = 0; i < 4; i++) CHECK(kr_generation_next(g) == KR_OK, "step %d", i);
-        CHECK(kr_decoder_is_ahead(g->decoder), "%s: not a step ahead", devices[d]);
+        CHECK(kr_decoder_is_ahead(g->batch->decoder), "%s: not a step ahead", devices[d]);
         kr_test_put(net->norm_f_d, 3, NAN);
         int more = 0;
         while (more < 4 && kr_generation_next(g) == KR_OK) more++;
         CHECK(more == 1, "%s: %d more", devices[d], more);
         CHECK_ERROR(ctx, KR_ERR_NUMERIC,
-                    "generation.next: sampler.next_rows: logits [3, 256] hold a NaN or an infinity, or -inf for all "
-                    "tokens of a row");
+                    "generation.next: row.sample: logits [3, 256] hold a NaN or an infinity, or -inf for all "
+                    "tokens that row 0 may generate");
         CHECK(kr_generation_next(g) != KR_OK, "it continues");
         CHECK_ERROR_HAS(ctx, KR_ERR_STATE, "an earlier call failed midway");
         kr_generation_destroy(g);
         kr_network_destroy(net);
         kr_ctx_destroy(ctx);
     }
+}
+
+/* What a device has computed ahead is part of a file; without numbers there is none. */
+TEST(a_generation_without_a_sample_ahead_is_not_saved)
+{
+    begin_folder();
+    for (int d = 0; d < NDEVICES; d++) {
+        kr_ctx *ctx = open_device(devices[d]);
+        if (!ctx) continue;
+        kr_generate_options o = options_of(1);
+        o.max_tokens = -1;
+        kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
+        kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
+        kr_generation_feed(g, prompt, 5);
+        for (int i = 0; i < 4; i++) CHECK(kr_generation_next(g) == KR_OK, "step %d", i);
+        CHECK(kr_generation_save(g, in_folder("chat")) == KR_OK && kr_generation_next(g) == KR_OK, "%s: it continues",
+              devices[d]);
+        for (int i = 0; i < 3; i++) CHECK(kr_generation_next(g) == KR_OK, "step %d after the file", i);
+        kr_test_put(net->norm_f_d, 3, NAN);
+        CHECK(kr_generation_next(g) == KR_OK, "%s: this one was computed before", devices[d]);
+        CHECK(kr_generation_save(g, in_folder("none")) != KR_OK, "%s: a file without the next token", devices[d]);
+        CHECK_ERROR(ctx, KR_ERR_NUMERIC,
+                    "generation.save: the logits of row 0 hold a NaN or an infinity, or -inf for all tokens");
+        CHECK(kr_generation_next(g) != KR_OK, "it continues");
+        CHECK_ERROR_HAS(ctx, KR_ERR_STATE, "an earlier call failed midway");
+        kr_generation_destroy(g);
+        kr_network_destroy(net);
+        kr_ctx_destroy(ctx);
+    }
+    end_folder();
 }

@@ -153,8 +153,7 @@ TEST(a_failure_half_way_is_remembered)
     const float kept = ((float *)kr_test_copy(net->norm_f_d))[3];
     kr_test_put(net->norm_f_d, 3, NAN);
     CHECK(kr_generation_next(g) != KR_OK, "NaN");
-    CHECK_ERROR_HAS(ctx, KR_ERR_NUMERIC,
-                    "generation.next: sampler.next_rows: logits [2, 256] hold nan for token 0 of row 0");
+    CHECK_ERROR_HAS(ctx, KR_ERR_NUMERIC, "generation.next: row.sample: logits [2, 256] hold nan for token 0 of row 0");
     kr_test_put(net->norm_f_d, 3, (double)kept);
     CHECK(kr_generation_next(g) != KR_OK, "inconsistent");
     CHECK_ERROR(ctx, KR_ERR_STATE,
@@ -193,7 +192,7 @@ static void stand_at(kr_generation *g, int step)
     if (step > 0) kr_generation_feed_text(g, "once", 4);
     for (int i = 0; step > 1 && i < 3; i++) {
         IGNORE(kr_generation_next(g));
-        if (i == 0) g->rows[1].finish = KR_FINISH_STOP;
+        if (i == 0) kr_row_end(g->rows[1], KR_FINISH_STOP);
     }
 }
 

@@ -191,7 +191,7 @@ TEST(files_have_no_options)
     kr_generation *g = make(&s);
     kr_generation_feed_text(g, "x", 1);
     /* what waits is put there by hand: 42 letters that no loader without that stop has a buffer for */
-    kr_held_text *text = &g->rows[0].text;
+    kr_held_text *text = &g->rows[0]->text;
     IGNORE(kr_generation_next(g));
     memcpy(text->held, long_stop[0], 42);
     text->nheld = 42;
@@ -286,13 +286,13 @@ TEST(forged_generations)
     begin_scene(&s, KR_FAMILY_MAMBA2, 2);
     kr_generation *source = make(&s), *g = make(&s);
     kr_generation_feed_text(source, "abc", 3);
-    for (int i = 0; i < 12 && source->rows[0].text.nheld + source->rows[1].text.nheld == 0; i++)
+    for (int i = 0; i < 12 && source->rows[0]->text.nheld + kr_generation_row_of(source, 1)->text.nheld == 0; i++)
         IGNORE(kr_generation_next(source)); /* until there is text that waits */
     CHECK(kr_generation_save(source, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(s.ctx));
-    const int total = (int)(source->rows[0].text.nheld + source->rows[1].text.nheld);
+    const int total = (int)(source->rows[0]->text.nheld + source->rows[1]->text.nheld);
     int distinct = 0, last = 0;
-    for (int r = 0; r < 2; r++) distinct += (int)source->sampler->rows[r].counts.count;
-    last += (int)source->sampler->rows[1].counts.count;
+    for (int r = 0; r < 2; r++) distinct += (int)source->rows[r]->sampler.counts.count;
+    last += (int)source->rows[1]->sampler.counts.count;
     kr_generation_feed_text(g, "else", 4);
     IGNORE(kr_generation_next(g));
     file_image before = image_of(g);
@@ -404,7 +404,7 @@ TEST(other_files)
     kr_generation *g = make(&s);
     kr_generation_feed_text(g, "abc", 3);
     IGNORE(kr_generation_next(g));
-    IGNORE(kr_state_save(g->state, s.net, in_folder("state")));
+    IGNORE(kr_state_save(g->batch->live, s.net, in_folder("state")));
     IGNORE(kr_generation_save(g, in_folder("chat")));
     file_image before = image_of(g);
     char message[700];

@@ -372,8 +372,8 @@ TEST(forged_rows)
     }
     const kr_dtype f64 = KR_DTYPE_F64;
     const kr_shape flat = KR_SHAPE(1, 6);
-    REFUSE(KR_ERR_FORMAT, "tensor 'row.numbers' is F64 [6], which it cannot be", .tensor = names[0], .dtype = &f64);
-    REFUSE(KR_ERR_FORMAT, "tensor 'row.numbers' is I64 [1, 6], which it cannot be", .tensor = names[0], .shape = &flat);
+    REFUSE(KR_ERR_FORMAT, "tensor 'row.numbers' is F64 [6], which is not valid", .tensor = names[0], .dtype = &f64);
+    REFUSE(KR_ERR_FORMAT, "tensor 'row.numbers' is I64 [1, 6], which is not valid", .tensor = names[0], .shape = &flat);
     static const int64_t wrong[6][3] = { { 252, -1, INT64_MAX },  /* 253 tokens, all in the queue */
                                          { -1, 1, INT64_MAX },    /* nothing was read */
                                          { -2, 253, INT64_MAX },  /* the last generated token */
