@@ -7,11 +7,7 @@ import operator
 import os
 import pickle
 from collections.abc import Mapping, Sequence
-<<<<<<< HEAD
-from typing import Any, Literal, SupportsIndex, Unpack, overload
-=======
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
->>>>>>> w-pytrain
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt

@@ -495,9 +495,8 @@ static PyObject *model_to_bytes(PyObject *object, PyObject *ignored)
     }
     if (weights) {
         char *const config_out = PyBytes_AsString(config), *const weights_out = PyBytes_AsString(weights);
-        KRPY_COMPUTE(self->context,
-                     status = kr_model_save_memory(self->model, NULL, config_out, n_config, &n_config, weights_out,
-                                                   n_weights, &n_weights));
+        KRPY_COMPUTE(self->context, status = kr_model_save_memory(self->model, NULL, config_out, n_config, &n_config,
+                                                                  weights_out, n_weights, &n_weights));
     }
     if (krpy_leave(self->context) && status == KR_OK) both = PyTuple_Pack(2, config, weights);
     Py_XDECREF(config);

@@ -216,8 +216,7 @@ static PyObject *state_to_bytes(PyObject *object, PyObject *ignored)
         return NULL;
     }
     char *const out = bytes ? PyBytes_AsString(bytes) : NULL;
-    if (bytes)
-        KRPY_COMPUTE(self->context, status = kr_state_save_memory(self->state, self->net, out, needed, &needed));
+    if (bytes) KRPY_COMPUTE(self->context, status = kr_state_save_memory(self->state, self->net, out, needed, &needed));
     if (krpy_leave(self->context) && status == KR_OK) return bytes;
     Py_XDECREF(bytes);
     return NULL;
