@@ -361,3 +361,24 @@ class Scorer:
     def reset(self) -> None: ...
 
 def check(context: Context, kind: str, options: dict[str, Any], /) -> list[tuple[Any, ...]]: ...
+
+raw_ops: dict[str, int]
+
+def raw(
+    context: Context,
+    op: int,
+    views: tuple[Any, ...],
+    flags: int = 0,
+    chunk_len: int = 0,
+    sequences: Any = None,
+    precision: int = -1,
+    n_groups: int = 1,
+    eps: float = 1e-5,
+    range: float = 1,
+    a_floor: float = 1e-4,
+    dt_min: float = 0,
+    dt_max: float | None = None,
+    stream: int | None = None,
+    /,
+) -> None: ...
+def raw_signature(op: int, /) -> str: ...

@@ -1,7 +1,8 @@
-"""The programs of docs/python-numpy.md, with what their comments say that they print."""
+"""The programs of documentation pages, with what their comments say that they print."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -10,14 +11,22 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-PAGE = ROOT / "docs" / "python-numpy.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE) if PAGE.exists() else []
+PAGES = {"python-numpy.md": "numpy", "python-torch.md": "torch"}  # and what they need
+
+
+def programs(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PROGRAMS, reason="docs/python-numpy.md is not here")
-def test_programs(tmp_path: Path) -> None:
-    for program in PROGRAMS:
+@pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="the documentation is not here")
+@pytest.mark.parametrize("page", PAGES)
+def test_programs(page: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(PAGES[page]) is None:
+        pytest.skip(f"{PAGES[page]} is not installed")
+    found = programs(page)
+    assert found, f"docs/{page} has no programs"
+    for program in found:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
         assert done.returncode == 0 and not done.stderr, program + done.stderr
         told = re.findall(r"^print\(.*\) +# (.*)$", program, re.MULTILINE)

@@ -20,7 +20,8 @@ typedef struct krpy_module {
     PyObject *errors[KRPY_STATUSES]; /* exception class of each kr_status; [KR_OK] is the base class */
     PyTypeObject *context, *array, *tape, *params, *model, *state, *tokenizer, *batch, *block;
     PyTypeObject *source, *loader, *trainer, *scorer;
-    bool is_testing; /* KR_PYTHON_TESTING was set: Context._fail_allocation works */
+    struct krpy_raw *raw; /* of raw.c */
+    bool is_testing;      /* KR_PYTHON_TESTING was set: Context._fail_allocation works */
 } krpy_module;
 
 /* The state of the module that made this object's type. Never NULL for objects of this extension. */
@@ -248,6 +249,15 @@ void krpy_free(PyObject *object);
 
 /* A new object of a type without a constructor; all members are 0. */
 void *krpy_alloc(PyTypeObject *type);
+
+/* ---- kernels: raw.c ---- */
+
+/* Adds the table of raw ops to the module; frees what it holds. */
+bool krpy_raw_init(PyObject *module, krpy_module *state);
+void krpy_raw_clear(krpy_module *state);
+
+PyObject *krpy_raw_call(PyObject *module, PyObject *const *args, Py_ssize_t n_args);
+PyObject *krpy_raw_signature(PyObject *module, PyObject *number);
 
 /* ---- errors: errors.c ---- */
 

@@ -46,6 +46,15 @@ static PyMethodDef module_methods[] = {
       "create_model(context, *, family=None, json=None, fields=None, measure=None)\n--\n\nCreates a model." },
     { "check", krpy_check, METH_VARARGS,
       "check(context, kind, options, /)\n--\n\nThe self-test of the library, a tuple for each line." },
+    { "raw", (PyCFunction)(void (*)(void))krpy_raw_call, METH_FASTCALL,
+      "raw(context, op, views, flags=0, chunk_len=0, sequences=None, precision=-1, n_groups=1, eps=1e-5, range=1, "
+      "a_floor=1e-4, dt_min=0, dt_max=None, stream=None, /)\n--\n\n"
+      "Runs a kernel on memory of torch tensors or buffers: operands, then results, None where absent, in the order "
+      "of\n"
+      "raw_signature(op). flags: 1 silu, 2 norm_first, 4 split_pairs, 8 softplus, 16 accumulate, 32 views without s.\n"
+      "stream: a cudaStream_t of the context's GPU as an integer, on which the call is queued." },
+    { "raw_signature", krpy_raw_signature, METH_O,
+      "raw_signature(op, /)\n--\n\nThe views of a raw op by its number, which raw_ops has by name." },
     { 0 },
 };
 
@@ -60,7 +69,7 @@ static int module_exec(PyObject *module)
     krpy_module *state = PyModule_GetState(module);
     const char *testing = getenv("KR_PYTHON_TESTING");
     state->is_testing = testing && *testing;
-    if (!krpy_errors_init(module, state)) return -1;
+    if (!krpy_errors_init(module, state) || !krpy_raw_init(module, state)) return -1;
     if (!add_type(module, &krpy_context_spec, &state->context) || !add_type(module, &krpy_array_spec, &state->array) ||
         !add_type(module, &krpy_tape_spec, &state->tape) || !add_type(module, &krpy_params_spec, &state->params) ||
         !add_type(module, &krpy_model_spec, &state->model) || !add_type(module, &krpy_state_spec, &state->state) ||
@@ -110,6 +119,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(state->tokenizer);
     Py_CLEAR(state->batch);
     Py_CLEAR(state->block);
+    krpy_raw_clear(state);
     return 0;
 }
 

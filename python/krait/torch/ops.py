@@ -1,0 +1,436 @@
+"""torch.ops.krait: the library's kernels as PyTorch ops.
+
+Each op is a row of a table: operands and results with their axes, in the letters of docs/notation.md, and the raw op
+that computes it. From the row come the schema, the kernel for CPU and CUDA, shapes for meta and fake tensors, the
+backward op, autograd, the autocast rule and the vmap rule. A backward op recomputes from its operands: nothing but these
+is saved. Operands are read in place where their strides allow; copies() counts the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+import torch
+from torch.library import Library
+
+from krait import _core
+from krait.torch import kernels
+from krait.torch.kernels import OptionalTensor
+
+LIBRARY = Library("krait", "DEF")
+NAMESPACE = torch.ops.krait
+_DEVICES = ("CPU", "CUDA")
+Call = Callable[..., tuple[Any, ...]]
+Views = Sequence[Any]
+
+
+def raw_names(op: int) -> list[str]:
+    """Names of the views of a raw op, operands and results."""
+    return [term.split(":")[0] for term in _core.raw_signature(op).split()[1:] if term != "->"]
+
+
+class Axis:
+    """An operand or a result: its name, the letters of its axes, and how it is read.
+
+    "x:b.s.hp?~" is optional (?), and of the type of the first operand (~), else of the computing type. Axes before the
+    last dot are tokens, whose rows may be strided. "..i" is any leading axes and i.
+    """
+
+    def __init__(self, text: str) -> None:
+        name, axes = text.split(":")
+        self.is_activation = axes.endswith("~")
+        axes = axes.rstrip("~")
+        self.optional = axes.endswith("?")
+        axes = axes.rstrip("?")
+        self.name = name
+        self.leads = axes.startswith("..")
+        axes = axes[2:] if self.leads else axes
+        self.tokens = -1 if self.leads and "." in axes else axes.count(".")  # -1: all leading axes
+        self.letters = axes.replace(".", "")
+        self.rank = len(self.letters)
+
+    def text(self) -> str:
+        return "[" + (".. " if self.leads else "") + " ".join(self.letters) + "]"
+
+
+def _axes(text: str) -> tuple[Axis, ...]:
+    return tuple(Axis(part) for part in text.split())
+
+
+class Dims(dict):  # type: ignore[type-arg]
+    """Sizes by letter; "..": the leading axes."""
+
+    def shape(self, axis: Axis) -> tuple[int, ...]:
+        sizes = tuple([self[letter] for letter in axis.letters])
+        return self[".."] + sizes if axis.leads else sizes
+
+
+def refuse_second_derivative(name: str) -> Callable[..., Any]:
+    """What autograd calls for the derivative of a backward op."""
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(
+            f"krait::{name} has no second derivative: its gradient is computed by a kernel that has none itself; use "
+            "create_graph=False, or write this part in torch ops"
+        )
+
+    return backward
+
+
+def _no_context(ctx: Any, inputs: Any, output: Any) -> None:
+    return None
+
+
+def define_backward(name: str, schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Registers a backward op: a kernel for all devices, shapes, and a derivative that explains that there is none."""
+    LIBRARY.define(f"{name}_backward{schema}", tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
+    for device in _DEVICES:
+        LIBRARY.impl(f"{name}_backward", kernel, device)
+    full = f"krait::{name}_backward"
+    torch.library.register_fake(full, fake, lib=LIBRARY)
+    torch.library.register_autograd(full, refuse_second_derivative(name), setup_context=_no_context, lib=LIBRARY)
+
+
+class Op:
+    """An op: its operands and results, and the two functions of a subclass that compute results and gradients."""
+
+    takes_any_type = False  # of operands but the first, which are converted to the computing type
+
+    def __init__(self, name: str, operands: str, results: str, *, options: str = "", keeps: str = "", constant: str = "",
+                 autocast: str = "") -> None:
+        """keeps: results saved for backward. constant: names without a gradient. autocast: operands that autocast on a GPU
+        casts to bf16."""
+        self.name, self.operands, self.results = name, _axes(operands), _axes(results)
+        self.n_in, self.n_out = len(self.operands), len(self.results)
+        self.kept = [i for i, axis in enumerate(self.results) if axis.name in keeps.split()]
+        self.given = [i for i, axis in enumerate(self.results) if axis.name not in constant.split()]
+        self.variable = [axis.name not in constant.split() for axis in self.operands]
+        self.options, self.n_options = options, len([o for o in options.split(",") if o.strip()])
+        self.autocast = autocast.split()
+        self._register(options)
+
+    def run_forward(self, dims: Dims, operands: Views, results: Views, sequences: OptionalTensor,
+                    options: tuple[Any, ...]) -> None:
+        """Computes the results from operands as they are read."""
+        raise NotImplementedError
+
+    def run_backward(self, dims: Dims, operands: Views, kept: Views, given: Views, made: Views,
+                     sequences: OptionalTensor, options: tuple[Any, ...]) -> None:
+        """Computes the gradients `made`, None where not wanted, from operands, kept results and gradients of results."""
+        raise NotImplementedError
+
+    def add_sizes(self, dims: Dims, options: tuple[Any, ...]) -> None:
+        """Sizes of results that follow from options."""
+
+    # ---- shapes ----
+
+    def bind(self, operands: tuple[OptionalTensor, ...], sequences: OptionalTensor, options: tuple[Any, ...]) -> Dims:
+        """The size of every letter; the library compares the others with them."""
+        dims = Dims({"3": 3, "4": 4})
+        for axis, x in zip(self.operands, operands):
+            if x is None:
+                continue
+            shape = x.shape
+            if len(shape) != axis.rank if not axis.leads else len(shape) < axis.rank:
+                raise _core.ShapeError(
+                    f"krait::{self.name}: {axis.name} has shape {list(shape)}, but its axes are {axis.text()}")
+            lead = len(shape) - axis.rank
+            if axis.leads:
+                dims.setdefault("..", tuple(shape[:lead]))
+            for i, letter in enumerate(axis.letters):
+                if letter not in dims:
+                    dims[letter] = shape[lead + i]
+        if "q" not in dims and "b" in dims:
+            dims["q"] = dims["b"] if sequences is None else sequences.shape[0]
+        self.add_sizes(dims, options)
+        return dims
+
+    def fake(self, *args: Any) -> Any:
+        dims = self.bind(args[: self.n_in], args[self.n_in], args[self.n_in + 1:])
+        first = args[0]
+        made = tuple(first.new_empty(dims.shape(axis), dtype=self._result_dtype(axis, first)) for axis in self.results)
+        return made if self.n_out > 1 else made[0]
+
+    def _result_dtype(self, axis: Axis, first: torch.Tensor) -> torch.dtype:
+        return first.dtype if axis.is_activation else kernels.compute_dtype(first)
+
+    def fake_backward(self, *args: Any) -> list[torch.Tensor]:
+        mask = args[-1]
+        return [torch.empty_like(x, memory_format=torch.contiguous_format)
+                for i, x in enumerate(args[: self.n_in]) if mask >> i & 1]
+
+    # ---- kernels ----
+
+    def read(self, operands: Views, dtype: torch.dtype) -> Views:
+        """Operands as the kernels take them."""
+        return [kernels.as_read(x, dtype, axis.tokens, self.takes_any_type) for axis, x in zip(self.operands, operands)]
+
+    def forward(self, *args: Any) -> Any:
+        sequences, options = args[self.n_in], args[self.n_in + 1:]
+        first = args[0]
+        dims = self.bind(args[: self.n_in], sequences, options)
+        dtype = kernels.compute_dtype(first)
+        make = torch.empty if sequences is None else torch.zeros
+        made = [make(dims.shape(axis), dtype=dtype, device=first.device) for axis in self.results]
+        self.run_forward(dims, self.read(args[: self.n_in], dtype), made, sequences, options)
+        if first.dtype is not dtype:
+            made = [y.to(first.dtype) if axis.is_activation else y for axis, y in zip(self.results, made)]
+        return tuple(made) if self.n_out > 1 else made[0]
+
+    def backward(self, *args: Any) -> list[torch.Tensor]:
+        """args: operands, kept results, gradients of results, sequences, options, mask of the gradients wanted."""
+        at = self.n_in + len(self.kept)
+        n_views = at + len(self.given)
+        sequences, options, mask = args[n_views], args[n_views + 1: -1], args[-1]
+        operands, first = args[: self.n_in], args[0]
+        dims = self.bind(operands, sequences, options)
+        dtype = kernels.compute_dtype(first)
+        rest = [kernels.as_read(x, dtype) for x in args[self.n_in: n_views]]
+        made = [torch.empty(x.shape, dtype=dtype, device=x.device) if mask >> i & 1 else None
+                for i, x in enumerate(operands)]
+        self.run_backward(dims, self.read(operands, dtype), rest[: len(self.kept)], rest[len(self.kept):], made, sequences,
+                          options)
+        return [g if g.dtype is x.dtype else g.to(x.dtype) for g, x in zip(made, operands) if g is not None]
+
+    # ---- autograd ----
+
+    def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        outputs = output if self.n_out > 1 else (output,)
+        constant = [y for i, y in enumerate(outputs) if i not in self.given]
+        if constant:
+            ctx.mark_non_differentiable(*constant)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[: self.n_in + 1], *(outputs[i] for i in self.kept))
+        ctx.options = inputs[self.n_in + 1:]
+
+    def differentiate(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        saved = ctx.saved_tensors
+        operands, sequences, kept = saved[: self.n_in], saved[self.n_in], saved[self.n_in + 1:]
+        nothing: list[Any] = [None] * (self.n_in + 1 + self.n_options)
+        mask = 0
+        for i in range(self.n_in):
+            if ctx.needs_input_grad[i] and operands[i] is not None and self.variable[i]:
+                mask |= 1 << i
+        given = [grads[i] for i in self.given]
+        if not mask or all(g is None for g in given):
+            return tuple(nothing)
+        made = iter(self.backward_call(*operands, *kept, *given, sequences, *ctx.options, mask))
+        for i in range(self.n_in):
+            if mask >> i & 1:
+                nothing[i] = next(made)
+        return tuple(nothing)
+
+    # ---- autocast and vmap ----
+
+    def autocast_kernel(self, key: str, dtype: torch.dtype) -> Callable[..., Any]:
+        """Under autocast on a GPU the operands of matrix products are cast to bf16; steps, decays and states stay f32."""
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        casts = [axis.name in self.autocast for axis in self.operands]
+
+        def kernel(*args: Any) -> Any:
+            operands = [x.to(dtype) if cast and x is not None and x.dtype in (torch.float32, torch.float16) else x
+                        for x, cast in zip(args, casts)]
+            with torch._C._ExcludeDispatchKeyGuard(keys):
+                return self.forward_call(*operands, *args[self.n_in:])
+
+        return kernel
+
+    def vmap(self, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        """Folds the mapped axis into b. Where an operand without b is mapped, or rows are packed, one call each."""
+        count = info.batch_size
+        n = self.n_in + 1
+        mapped = [d is not None for d in in_dims[:n]]
+        folds = not mapped[-1] and args[self.n_in] is None and not any(
+            m and not (axis.leads or axis.letters[0] in "bq") for m, axis in zip(mapped, self.operands))
+        if not folds:
+            return self._vmap_loop(count, in_dims, args)
+        folded = []
+        for axis, x, d in zip(self.operands, args, in_dims):
+            if x is None or not (axis.leads or axis.letters[0] in "bq"):
+                folded.append(x)
+                continue
+            x = x.expand(count, *x.shape) if d is None else x.movedim(d, 0)
+            folded.append(x.reshape(count * x.shape[1], *x.shape[2:]) if x.dim() > axis.rank else x)
+        out = self.forward_call(*folded, *args[self.n_in:])
+        outs = out if self.n_out > 1 else (out,)
+        back = tuple(y.reshape(count, -1, *y.shape[1:]) for y in outs)
+        return (back, (0,) * self.n_out) if self.n_out > 1 else (back[0], 0)
+
+    def _vmap_loop(self, count: int, in_dims: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[Any, Any]:
+        calls = [self.forward_call(*(x if d is None else x.select(d, i) for x, d in zip(args, in_dims)))
+                 for i in range(count)]
+        if self.n_out == 1:
+            return torch.stack(calls), 0
+        return tuple(torch.stack(parts) for parts in zip(*calls)), (0,) * self.n_out
+
+    # ---- registration ----
+
+    def _register(self, options: str) -> None:
+        def tensor(axis: Axis, prefix: str = "", optional: bool | None = None) -> str:
+            optional = axis.optional if optional is None else optional
+            return f"Tensor{'?' if optional else ''} {prefix}{axis.name}"
+
+        name, full, tail = self.name, f"krait::{self.name}", f", {options}" if options else ""
+        ins = ", ".join(tensor(axis) for axis in self.operands)
+        outs = "Tensor" if self.n_out == 1 else "(" + ", ".join(["Tensor"] * self.n_out) + ")"
+        LIBRARY.define(f"{name}({ins}, Tensor? sequences{tail}) -> {outs}", tags=(torch.Tag.pt2_compliant_tag,))
+        for device in _DEVICES:
+            LIBRARY.impl(name, self.forward, device)
+        torch.library.register_fake(full, self.fake, lib=LIBRARY)
+
+        kept = "".join(f", {tensor(self.results[i], 'kept_')}" for i in self.kept)
+        given = "".join(f", {tensor(self.results[i], 'g_', True)}" for i in self.given)
+        back = f"({ins}{kept}{given}, Tensor? sequences{tail}, int mask) -> Tensor[]"
+        define_backward(name, back, self.backward, self.fake_backward)
+        torch.library.register_autograd(full, self.differentiate, setup_context=self.setup_context, lib=LIBRARY)
+        torch.library.register_vmap(full, self.vmap, lib=LIBRARY)
+        if self.autocast:
+            LIBRARY.impl(name, self.autocast_kernel("AutocastCUDA", torch.bfloat16), "AutocastCUDA")
+        self.forward_call = getattr(NAMESPACE, name).default
+        self.backward_call = getattr(NAMESPACE, f"{name}_backward").default
+
+
+class RawOp(Op):
+    """An op that is one raw op of the library."""
+
+    all: list["RawOp"] = []
+
+    def __init__(self, name: str, operands: str, results: str, raw: str, *, to_raw: str = "", call: Call = lambda *_: (),
+                 call_backward: Call | None = None, alike: bool = False, grouped: bool = False, **rest: str) -> None:
+        """to_raw: names of operands and results in the raw signature, where they differ. call: from options to arguments of
+        `kernels.run`; call_backward: of the backward op, where it has fewer options. alike: strided rows, but for those of the second operand, have one stride. grouped: the first option
+        is the size of axis e."""
+        self.forward_op, self.backward_op = _core.raw_ops[raw], _core.raw_ops[raw + "_backward"]
+        self.call, self.call_backward = call, call_backward or call
+        self.alike, self.grouped = alike, grouped
+        super().__init__(name, operands, results, **rest)
+        self.forward_order, self.backward_order = self._orders(dict(pair.split("=") for pair in to_raw.split()))
+        self.all.append(self)
+
+    def _orders(self, to_raw: dict[str, str]) -> tuple[list[int], list[int]]:
+        """For each view of the raw ops its index in what `forward` and `backward` make views of; -1: absent."""
+        def known_as(axis: Axis) -> str:
+            return to_raw.get(axis.name, axis.name)
+
+        ins, outs = [known_as(axis) for axis in self.operands], [known_as(axis) for axis in self.results]
+        backward = ins + [outs[i] for i in self.kept] + ["g_" + outs[i] for i in self.given] + ["g_" + x for x in ins]
+
+        def order(op: int, known: list[str]) -> list[int]:
+            return [known.index(name) if name in known else -1 for name in raw_names(op)]
+
+        return order(self.forward_op, ins + outs), order(self.backward_op, backward)
+
+    def add_sizes(self, dims: Dims, options: tuple[Any, ...]) -> None:
+        if self.grouped:
+            dims["e"] = options[0]
+
+    def read(self, operands: Views, dtype: torch.dtype) -> Views:
+        read = super().read(operands, dtype)
+        if self.alike and len({x.stride()[-2] for x in read if x is not None and x.dim() > 1 and x is not read[1]}) > 1:
+            read = [kernels.as_read(x, dtype) for x in read]
+        return read
+
+    def run_forward(self, dims: Dims, operands: Views, results: Views, sequences: OptionalTensor,
+                    options: tuple[Any, ...]) -> None:
+        views = [*operands, *results]
+        ordered = tuple([views[i] if i >= 0 else None for i in self.forward_order])
+        kernels.run(self.forward_op, ordered, sequences, *self.call(*options))
+
+    def run_backward(self, dims: Dims, operands: Views, kept: Views, given: Views, made: Views,
+                     sequences: OptionalTensor, options: tuple[Any, ...]) -> None:
+        views = [*operands, *kept, *given, *made]
+        ordered = tuple([views[i] if i >= 0 else None for i in self.backward_order])
+        kernels.run(self.backward_op, ordered, sequences, *self.call_backward(*options))
+
+
+class LinearOp(Op):
+    """y = x weight^T + bias by the library's products, which on the CPU share its thread pool with the kernels around."""
+
+    def run_forward(self, dims: Dims, operands: Views, results: Views, sequences: OptionalTensor,
+                    options: tuple[Any, ...]) -> None:
+        x, weight, bias = operands
+        kernels.matmul(x.flatten(0, -2), weight.t(), results[0].flatten(0, -2), bias)
+
+    def run_backward(self, dims: Dims, operands: Views, kept: Views, given: Views, made: Views,
+                     sequences: OptionalTensor, options: tuple[Any, ...]) -> None:
+        x, weight, _ = operands
+        g_x, g_weight, g_bias = made
+        g_y = given[0].flatten(0, -2)
+        if g_x is not None:
+            kernels.matmul(g_y, weight, g_x.flatten(0, -2))
+        if g_weight is not None:
+            kernels.matmul(g_y.t(), x.flatten(0, -2), g_weight)
+        if g_bias is not None:
+            torch.sum(g_y, 0, out=g_bias)
+
+
+# ---- the table ----
+
+# sequences, an operand of every op: int64 [q 3] on the host, row, start and end of each; None: each row is one.
+
+
+def _chunked(chunk_len: int) -> tuple[Any, ...]:
+    return 0, chunk_len
+
+
+RawOp("ssd", "x:b.s.hp~ da:bsh w:bsh b:b.s.gr c:b.s.gr d:h? initial:qhpr?", "y:bshp~ final:qhpr", "ssd",
+   options="int chunk_len", to_raw="x=v", call=_chunked, autocast="x b c")
+
+RawOp("ssd3_single", "v:b.s.mhp~ b:b.s.mgr c:b.s.mgr da:bsh scale:bsh gamma:bsh d:h? initial:qhpr? carry:bsh? boundary:qh? "
+   "boundary_v:qmhp? boundary_b:qmhr?", "y:bsmhp~ final:qhpr", "ssd", options="int chunk_len",
+   to_raw="scale=w gamma=diag_weight", call=_chunked, constant="carry", autocast="v b c")
+
+RawOp("ssd3_double", "v:b.s.mhp~ b:b.s.mgr c:b.s.mgr da:bsh d:h? initial:qhpr?", "y:bsmhp~ final:qhpr", "ssd",
+   options="int chunk_len", call=_chunked, autocast="v b c")
+
+RawOp("selective_scan", "x:b.s.i~ dt:b.s.i a:ir b:b.s.gr c:b.s.gr d:i? z:b.s.i? initial:qir?", "y:bsi~ final:qir", "scan")
+
+RawOp("causal_conv", "x:b.s.v~ weight:vk bias:v? window:qvk?", "y:bsv~ window_out:qvk", "conv", options="bool silu",
+   call=lambda silu: (kernels.SILU if silu else 0,))
+
+RawOp("gated_norm", "x:...i~ z:...i? gain:i?", "y:..i~ q:..e", "norm", keeps="q", constant="q", grouped=True,
+   options="int n_groups, float eps, bool norm_first",
+   call=lambda n_groups, eps, norm_first: (kernels.NORM_FIRST if norm_first else 0, 0, n_groups, eps))
+
+RawOp("gate", "x:...i~ z:...i", "y:..i~", "gate")
+
+RawOp("trapezoid", "dt_raw:...h dt_bias:h? a_raw:...h lambda_raw:...h", "dt:..h da:..h gamma:..h carry:..h beta:..h", "trapezoid",
+   options="float a_floor, float dt_min, float dt_max, bool softplus",
+   call=lambda a_floor, dt_min, dt_max, softplus: (kernels.SOFTPLUS if softplus else 0, 0, 1, 1e-5, 1.0, a_floor, dt_min,
+                                                   dt_max), alike=True)
+
+RawOp("angles", "theta:b.s.a dt:bsh initial:qha?", "angle:bsha final:qha", "angles", options="float range, int chunk_len",
+   call=lambda range, chunk_len: (0, chunk_len, 1, 1e-5, range),
+      call_backward=lambda range, chunk_len: (0, 0, 1, 1e-5, range))
+
+RawOp("rotate", "x:bsmgr~ bias:hmr? angle:bsha", "y:bsmhr~", "rotate", options="bool split_pairs",
+   call=lambda split_pairs: (kernels.SPLIT_PAIRS if split_pairs else 0,))
+
+RawOp("quaternion_exp", "raw:..j3 dt:..", "q:..j4", "quaternion_exp", options="float range",
+   call=lambda range: (0, 0, 1, 1e-5, range))
+
+RawOp("quaternion_scan", "q:bshj4 initial:qhj4?", "cum:bshj4 final:qhj4", "quaternion_scan", keeps="cum",
+   options="int chunk_len", call=_chunked, call_backward=lambda chunk_len: ())
+
+RawOp("quaternion_rotate", "x:bsmhr~ cum:bshj4", "y:bsmhr~", "quaternion_rotate")
+
+LinearOp("linear", "x:...i~ weight:oi bias:o?", "y:..o~", autocast="x weight")
+
+
+# ---- ops composed of others: autograd, compilers and vmap see those ----
+
+
+def _softplus_dt(dt: torch.Tensor, bias: OptionalTensor, low: float, high: float) -> torch.Tensor:
+    steps = torch.nn.functional.softplus(dt if bias is None else dt + bias)
+    return steps.clamp(low, high) if low > 0 or high < float("inf") else steps
+
+
+def _qk_norm(x: torch.Tensor, gain: OptionalTensor, bias: OptionalTensor, n_heads: int, eps: float) -> torch.Tensor:
+    y: torch.Tensor = NAMESPACE.gated_norm(x, None, gain, None, 1, eps, False)[0].repeat_interleave(n_heads // x.shape[3], 3)
+    return y if bias is None else y + bias.transpose(0, 1)
+
+
+LIBRARY.define("softplus_dt(Tensor dt, Tensor? bias, float low, float high) -> Tensor")
+LIBRARY.impl("softplus_dt", _softplus_dt, "CompositeImplicitAutograd")
+LIBRARY.define("qk_norm(Tensor x, Tensor? gain, Tensor? bias, int n_heads, float eps) -> Tensor")
+LIBRARY.impl("qk_norm", _qk_norm, "CompositeImplicitAutograd")
