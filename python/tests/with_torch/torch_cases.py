@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from krait.torch.lm import read_safetensors
 
-GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
+GOLDEN = Path(os.environ.get("KR_SOURCE") or Path(__file__).resolve().parents[3]) / "tests" / "golden"
 Tensor = torch.Tensor
 K = torch.ops.krait
 
