@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -93,17 +94,17 @@ def test_examples():
     """)
 
 
-def test_annotations():
+def test_annotations(tmp_path):
     """compat.py and hf.py; the functions with official signatures have none."""
     pytest.importorskip("mypy")
     pytest.importorskip("transformers")
     import krait
 
-    folder = os.path.dirname(krait.__file__)
+    # Away from site-packages, where modules of other packages would shadow those that mypy has.
+    shutil.copytree(os.path.dirname(krait.__file__), tmp_path / "krait", ignore=shutil.ignore_patterns("__pycache__"))
     options = ["--strict", "--allow-untyped-calls", "--no-warn-return-any", "--follow-imports=silent"]
-    files = [os.path.join(folder, name) for name in ("compat.py", "hf.py")]
-    done = subprocess.run([sys.executable, "-m", "mypy", *options, *files], capture_output=True, text=True,
-                          cwd=os.path.dirname(folder))
+    files = [os.path.join("krait", name) for name in ("compat.py", "hf.py")]
+    done = subprocess.run([sys.executable, "-m", "mypy", *options, *files], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,11 +27,13 @@ def test_examples(name: str) -> None:
     assert doctest.testmod(module, globs=names, optionflags=doctest.ELLIPSIS).failed == 0
 
 
-def test_annotations() -> None:
+def test_annotations(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
+    # Away from site-packages, where modules of other packages would shadow those that mypy has.
+    shutil.copytree(PACKAGE, tmp_path / "krait", ignore=shutil.ignore_patterns("__pycache__"))
     lenient = ["--allow-untyped-calls", "--no-warn-return-any"]  # methods of Tensor and Library without annotations
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", *lenient, "-p", "krait.torch"], capture_output=True,
-                          text=True, cwd=PACKAGE.parent)
+                          text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
 
 
