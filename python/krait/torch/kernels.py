@@ -98,13 +98,19 @@ def _new_context(device: torch.device, key: str, threads: int) -> Any:
     return held[0]
 
 
+def _cpu_context() -> Any:
+    threads = torch.get_num_threads()
+    held = _contexts.get("cpu")
+    return held[0] if held is not None and held[1] == threads else _new_context(torch.device("cpu"), "cpu", threads)
+
+
 def context(device: torch.device) -> Any:
     """The context that serves a device; on the CPU with torch's number of threads."""
-    is_cpu = device.type == "cpu"
-    key = "cpu" if is_cpu else f"cuda:{device.index or 0}"
-    threads = torch.get_num_threads() if is_cpu else 0
+    if device.type == "cpu":
+        return _cpu_context()
+    key = f"cuda:{device.index or 0}"
     held = _contexts.get(key)
-    return held[0] if held is not None and held[1] == threads else _new_context(device, key, threads)
+    return held[0] if held is not None else _new_context(device, key, 0)
 
 
 def compute_dtype(x: torch.Tensor) -> torch.dtype:
@@ -146,11 +152,12 @@ def run(op: int, views: tuple[OptionalTensor, ...], sequences: OptionalTensor = 
 
     numbers: n_groups, eps, range, a_floor, dt_min, dt_max, as far as the op reads them.
     """
-    device = next(x for x in views if x is not None).device
-    if device.type == "cpu":
-        _core.raw(context(device), op, views, flags, chunk_len, sequences, 0, *numbers)
+    first = views[0]
+    assert first is not None
+    if first.is_cpu:
+        _core.raw(_cpu_context(), op, views, flags, chunk_len, sequences, 0, *numbers)
     else:
-        _run_on_gpu(device, op, views, sequences, flags, chunk_len, numbers)
+        _run_on_gpu(first.device, op, views, sequences, flags, chunk_len, numbers)
 
 
 def _run_on_gpu(device: torch.device, op: int, views: tuple[OptionalTensor, ...], sequences: OptionalTensor, flags: int,

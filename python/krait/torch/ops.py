@@ -57,6 +57,9 @@ def _axes(text: str) -> tuple[Axis, ...]:
     return tuple(Axis(part) for part in text.split())
 
 
+_DIGITS = {"3": 3, "4": 4}  # letters of axes that have a fixed size
+
+
 class Dims(dict):  # type: ignore[type-arg]
     """Sizes by letter; "..": the leading axes."""
 
@@ -107,6 +110,7 @@ class Op:
         self.variable = [axis.name not in constant.split() for axis in self.operands]
         self.options, self.n_options = options, len([o for o in options.split(",") if o.strip()])
         self.autocast = autocast.split()
+        self.binders = self._binders()
         self._register(options)
 
     def run_forward(self, dims: Dims, operands: Views, results: Views, sequences: OptionalTensor,
@@ -124,22 +128,36 @@ class Op:
 
     # ---- shapes ----
 
+    def _binders(self) -> list[tuple[int, Axis, bool]]:
+        """For each operand its index, its axis, and whether it has axes that no required operand before it has."""
+        seen, binders = {"3", "4"}, []
+        for i, axis in enumerate(self.operands):
+            own = set(axis.letters) | ({".."} if axis.leads else set())
+            binders.append((i, axis, bool(own - seen)))
+            if not axis.optional:
+                seen |= own
+        return binders
+
     def bind(self, operands: tuple[OptionalTensor, ...], sequences: OptionalTensor, options: tuple[Any, ...]) -> Dims:
         """The size of every letter; the library compares the others with them."""
-        dims = Dims({"3": 3, "4": 4})
-        for axis, x in zip(self.operands, operands):
+        dims = Dims(_DIGITS)
+        for i, axis, binds in self.binders:
+            x = operands[i]
             if x is None:
                 continue
-            shape = x.shape
-            if len(shape) != axis.rank if not axis.leads else len(shape) < axis.rank:
+            rank = x.dim()
+            if rank != axis.rank and (rank < axis.rank or not axis.leads):
                 raise _core.ShapeError(
-                    f"krait::{self.name}: {axis.name} has shape {list(shape)}, but its axes are {axis.text()}")
-            lead = len(shape) - axis.rank
+                    f"krait::{self.name}: {axis.name} has shape {list(x.shape)}, but its axes are {axis.text()}")
+            if not binds:
+                continue
+            shape = x.shape
+            lead = rank - axis.rank
             if axis.leads:
                 dims.setdefault("..", tuple(shape[:lead]))
-            for i, letter in enumerate(axis.letters):
+            for j, letter in enumerate(axis.letters, lead):
                 if letter not in dims:
-                    dims[letter] = shape[lead + i]
+                    dims[letter] = shape[j]
         if "q" not in dims and "b" in dims:
             dims["q"] = dims["b"] if sequences is None else sequences.shape[0]
         self.add_sizes(dims, options)
@@ -163,15 +181,16 @@ class Op:
 
     def read(self, operands: Views, dtype: torch.dtype) -> Views:
         """Operands as the kernels take them."""
-        return [kernels.as_read(x, dtype, axis.tokens, self.takes_any_type) for axis, x in zip(self.operands, operands)]
+        return [x if x is None or (x.dtype is dtype and x.is_contiguous())
+                else kernels.as_read(x, dtype, axis.tokens, self.takes_any_type) for axis, x in zip(self.operands, operands)]
 
     def forward(self, *args: Any) -> Any:
         sequences, options = args[self.n_in], args[self.n_in + 1:]
         first = args[0]
         dims = self.bind(args[: self.n_in], sequences, options)
         dtype = kernels.compute_dtype(first)
-        make = torch.empty if sequences is None else torch.zeros
-        made = [make(dims.shape(axis), dtype=dtype, device=first.device) for axis in self.results]
+        make = first.new_empty if sequences is None else first.new_zeros
+        made = [make(dims.shape(axis), dtype=dtype) for axis in self.results]
         self.run_forward(dims, self.read(args[: self.n_in], dtype), made, sequences, options)
         if first.dtype is not dtype:
             made = [y.to(first.dtype) if axis.is_activation else y for axis, y in zip(self.results, made)]
@@ -298,8 +317,8 @@ class RawOp(Op):
     def __init__(self, name: str, operands: str, results: str, raw: str, *, to_raw: str = "", call: Call = lambda *_: (),
                  call_backward: Call | None = None, alike: bool = False, grouped: bool = False, **rest: str) -> None:
         """to_raw: names of operands and results in the raw signature, where they differ. call: from options to arguments of
-        `kernels.run`; call_backward: of the backward op, where it has fewer options. alike: strided rows, but for those of the second operand, have one stride. grouped: the first option
-        is the size of axis e."""
+        `kernels.run`; call_backward: of the backward op, where it has fewer options. alike: strided rows, but for those of
+        the second operand, have one stride. grouped: the first option is the size of axis e."""
         self.forward_op, self.backward_op = _core.raw_ops[raw], _core.raw_ops[raw + "_backward"]
         self.call, self.call_backward = call, call_backward or call
         self.alike, self.grouped = alike, grouped
@@ -394,7 +413,8 @@ RawOp("gated_norm", "x:...i~ z:...i? gain:i?", "y:..i~ q:..e", "norm", keeps="q"
 
 RawOp("gate", "x:...i~ z:...i", "y:..i~", "gate")
 
-RawOp("trapezoid", "dt_raw:...h dt_bias:h? a_raw:...h lambda_raw:...h", "dt:..h da:..h gamma:..h carry:..h beta:..h", "trapezoid",
+RawOp("trapezoid", "dt_raw:...h dt_bias:h? a_raw:...h lambda_raw:...h", "dt:..h da:..h gamma:..h carry:..h beta:..h",
+   "trapezoid",
    options="float a_floor, float dt_min, float dt_max, bool softplus",
    call=lambda a_floor, dt_min, dt_max, softplus: (kernels.SOFTPLUS if softplus else 0, 0, 1, 1e-5, 1.0, a_floor, dt_min,
                                                    dt_max), alike=True)
