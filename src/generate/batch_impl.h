@@ -117,7 +117,7 @@ void kr_row_queue_free(kr_row_queue *queue, kr_memory *memory);
 bool kr_row_queue_copy(kr_row_queue *to, const kr_row_queue *from, kr_memory *memory); /* false: nothing has changed */
 static inline const int32_t *kr_row_queue_ids(const kr_row_queue *queue)
 {
-    return queue->ids + queue->from;
+    return queue->from ? queue->ids + queue->from : queue->ids; /* NULL for a queue that never held any */
 }
 
 /* ---- batches ---- */
