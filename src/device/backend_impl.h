@@ -36,4 +36,15 @@ void kr_fallback_fill(kr_ctx *ctx);
 /* Is the slot of that kernel, of which `run` is the function in f32, one of these? */
 bool kr_fallback_is(const char *kernel, kr_any_fn *run);
 
+/* Zeroes the padding of a struct. Compilers without the builtin leave it as it is (device/fallback.c). */
+#ifdef __has_builtin
+#if __has_builtin(__builtin_clear_padding)
+#define KR_CLEAR_PADDING(x) __builtin_clear_padding(x)
+#endif
+#endif
+#ifndef KR_CLEAR_PADDING
+#define KR_CLEAR_PADDING(x) ((void)(x))
+#define KR_KEEPS_PADDING 1
+#endif
+
 #endif

@@ -3,20 +3,25 @@
  * The operands of a kernel are pointers in its argument struct. A word of the struct that is an address in the device's
  * memory is such a pointer; sizes and factors are not, since no number that occurs there is an address. For each of them the
  * whole block of memory that it points into is downloaded, and the struct's copy points to that; after the kernel the
- * blocks that it has changed are uploaded. So strides and overlaps of operands do not matter. This is slow, and counted: a device should have
- * the kernels that its programs spend their time in.
+ * blocks that it has changed are uploaded. So strides and overlaps of operands do not matter. This is slow, and counted: a
+ * device should have the kernels that its programs spend their time in.
+ *
+ * A word that has flags in its low bytes and padding above them may hold the rest of an old address there. So padding is
+ * zeroed. Where the compiler cannot do that a block may be transferred for nothing, but the flags must not change: a copy
+ * has the low 16 bits of the address that its block has.
  */
 #include "device/backend_impl.h"
 
 #include <string.h>
 
-enum { ARGS_BYTES = 1024, OPERANDS_MOST = ARGS_BYTES / (int)sizeof(void *) };
+enum { ARGS_BYTES = 1024, OPERANDS_MOST = ARGS_BYTES / (int)sizeof(void *), LOW_BITS = 0xffff };
 
 /* A block of device memory and its copy on the host: `host` is what the kernel works on, and as many bytes behind it have
  * what was downloaded. */
 typedef struct shadow {
     char *device, *host;
     size_t bytes;
+    void *allocated; /* of shadow_bytes; host lies in it */
 } shadow;
 
 typedef struct staging {
@@ -30,16 +35,23 @@ typedef void run_fn(const kr_kernels *host, const void *args);
 
 /* ---- transfers ---- */
 
+/* A block twice, and space to choose the low 16 bits of its address. */
+static size_t shadow_bytes(size_t bytes)
+{
+    return 2 * bytes + LOW_BITS + 1;
+}
+
 static const char *add_shadow(staging *s, char *data, size_t bytes)
 {
     kr_device *device = s->ctx->device;
-    char *host = bytes <= SIZE_MAX / 2 ? kr_memory_alloc(&s->ctx->memory, 2 * bytes) : NULL;
-    if (!host) {
+    char *allocated = bytes <= SIZE_MAX / 2 - LOW_BITS ? kr_memory_alloc(&s->ctx->memory, shadow_bytes(bytes)) : NULL;
+    if (!allocated) {
         device->fallback.refused = bytes;
         s->is_full = true;
         return NULL;
     }
-    s->shadows[s->count++] = (shadow){ data, host, bytes };
+    char *host = allocated + (((uintptr_t)data - (uintptr_t)allocated) & LOW_BITS);
+    s->shadows[s->count++] = (shadow){ data, host, bytes, allocated };
     device->fallback.bytes += bytes;
     const char *why = device->vtable->download(device, host + bytes, data, bytes);
     if (!why) memcpy(host, host + bytes, bytes);
@@ -65,7 +77,7 @@ static const char *redirect_all(staging *s, char *args, size_t bytes)
     for (size_t at = 0; !why && !s->is_full && at + sizeof(char *) <= bytes; at += sizeof(char *)) {
         char *p;
         memcpy(&p, args + at, sizeof p);
-        if (!p) continue;
+        if (!p || (uintptr_t)p % 2) continue; /* operands are aligned, to 2 bytes at least */
         why = redirect(s, &p);
         memcpy(args + at, &p, sizeof p);
     }
@@ -83,7 +95,7 @@ static const char *finish(staging *s, bool uploads)
             why = device->vtable->upload(device, x->device, x->host, x->bytes);
             device->fallback.bytes += x->bytes;
         }
-        kr_memory_free(&s->ctx->memory, x->host, 2 * x->bytes);
+        kr_memory_free(&s->ctx->memory, x->allocated, shadow_bytes(x->bytes));
     }
     return why;
 }
@@ -116,7 +128,9 @@ static void fall_back(const kr_exec *exec, run_fn *run, const void *args, size_t
     static void fall_back_##name(const type *args)                                                                     \
     {                                                                                                                  \
         _Static_assert(sizeof(type) <= ARGS_BYTES, "the arguments of " #name);                                         \
-        fall_back(&args->exec, run_##name, args, sizeof *args);                                                        \
+        type own = *args;                                                                                              \
+        KR_CLEAR_PADDING(&own);                                                                                        \
+        fall_back(&own.exec, run_##name, &own, sizeof own);                                                            \
     }                                                                                                                  \
     static size_t scratch_##name(const type *args)                                                                     \
     {                                                                                                                  \

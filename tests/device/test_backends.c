@@ -397,7 +397,10 @@ static void *inverter_alloc(void *handle, size_t bytes, size_t align)
     if (inverter.bytes_left >= 0 && (int64_t)bytes > inverter.bytes_left) return NULL;
     if (inverter.bytes_left >= 0) inverter.bytes_left -= (int64_t)bytes;
     inverter.live++;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
+    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
+    /* Not what an earlier context computed there: blocks that a kernel leaves as they were are not uploaded, nor counted. */
+    if (p) memset(p, 0xa5, bytes);
+    return p;
 }
 static void inverter_free(void *handle, void *p)
 {
