@@ -115,9 +115,15 @@ void kr_row_queue_put_end(kr_row_queue *queue, int64_t end); /* likewise */
 void kr_row_queue_take(kr_row_queue *queue, int64_t count);  /* the first tokens were read */
 void kr_row_queue_free(kr_row_queue *queue, kr_memory *memory);
 bool kr_row_queue_copy(kr_row_queue *to, const kr_row_queue *from, kr_memory *memory); /* false: nothing has changed */
+
+/* The tokens, and the ends of feeds; NULL for a queue that never held any. */
 static inline const int32_t *kr_row_queue_ids(const kr_row_queue *queue)
 {
-    return queue->from ? queue->ids + queue->from : queue->ids; /* NULL for a queue that never held any */
+    return queue->from ? queue->ids + queue->from : queue->ids;
+}
+static inline const int64_t *kr_row_queue_ends(const kr_row_queue *queue)
+{
+    return queue->end_from ? queue->ends + queue->end_from : queue->ends;
 }
 
 /* ---- batches ---- */

@@ -224,7 +224,7 @@ static bool save(const kr_snapshot *s, kr_arena *arena, const kr_save_target *ta
     const kr_row_queue *q = &s->queue;
     const kr_state_extra extras[NEXTRAS] = { { KR_DTYPE_I64, KR_SHAPE(NNUMBERS), numbers },
                                              { KR_DTYPE_I32, KR_SHAPE(q->count), kr_row_queue_ids(q) },
-                                             { KR_DTYPE_I64, KR_SHAPE(q->n_ends), q->ends + q->end_from },
+                                             { KR_DTYPE_I64, KR_SHAPE(q->n_ends), kr_row_queue_ends(q) },
                                              { KR_DTYPE_I64, KR_SHAPE(s->counts.count, KR_COUNT_FIELDS), counts },
                                              { KR_DTYPE_I32, KR_SHAPE((int64_t)s->nheld), text },
                                              { s->logits.data ? s->logits.dtype : KR_DTYPE_F32,
