@@ -44,7 +44,6 @@ bool kr_fallback_is(const char *kernel, kr_any_fn *run);
 #endif
 #ifndef KR_CLEAR_PADDING
 #define KR_CLEAR_PADDING(x) ((void)(x))
-#define KR_KEEPS_PADDING 1
 #endif
 
 #endif

@@ -93,7 +93,7 @@ KR_API kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y,
 
 /* kr_backward_from that writes the gradients of `n_leaves` leaves (parameters, kr_input, kr_input_view) to the caller's
  * memory: g_leaves[i] has the shape and type of leaves[i] and any strides other than 0. Row-major memory is written
- * without a copy. accumulate: gradients are added to what is there; otherwise they replace it, and are 0 for a leaf that
+ * without a copy. accumulate: gradients are added to the memory; otherwise they replace it, and are 0 for a leaf that
  * received none. kr_grad of these leaves does not change; all other leaves have their gradients there, as usual.
  *
  * The views must not overlap each other or an operand. With a GPU their memory is device memory of the context's GPU,
