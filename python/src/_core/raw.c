@@ -378,6 +378,7 @@ enum {
     DT_MIN,
     DT_MAX,
     STREAM,
+    WORK,
     NARGS
 };
 
@@ -403,7 +404,40 @@ static bool take_options(call *c, PyObject *const *args, kr_raw_options *o)
 static void use_stream(call *c, PyObject *stream)
 {
     void *given = PyLong_AsVoidPtr(stream);
-    kr_ctx_use_stream(c->context->ctx, given ? given : KR_STREAM_LEGACY);
+    krpy_use_stream(c->context, given ? given : KR_STREAM_LEGACY);
+}
+
+/* Work memory from a callable(bytes), which returns a tensor: *held, until the kernels are queued. */
+static bool take_work(call *c, PyObject *callable, kr_raw_op number, kr_raw_options *o, PyObject **held)
+{
+    size_t bytes = 0;
+    if (!callable || callable == Py_None) return true;
+    KRPY_COMPUTE(c->context, bytes = kr_raw_work(c->context->ctx, number, c->op->n_views, c->views, o));
+    if (bytes == 0) return true;
+    *held = PyObject_CallFunction(callable, "n", (Py_ssize_t)bytes);
+    PyObject *address = *held ? PyObject_CallMethodObjArgs(*held, c->raw->data_ptr, NULL) : NULL;
+    if (!address) return false;
+    o->work = PyLong_AsVoidPtr(address);
+    o->work_bytes = bytes;
+    Py_DECREF(address);
+    return !PyErr_Occurred();
+}
+
+/* Runs the kernel. False with an exception. */
+static bool compute(call *c, PyObject *const *given, kr_raw_options *o)
+{
+    const kr_raw_op number = (kr_raw_op)(c->op - c->raw->ops);
+    PyObject *work = NULL;
+    krpy_enter(c->context);
+    if (given[STREAM] && given[STREAM] != Py_None) use_stream(c, given[STREAM]);
+    if (!take_work(c, given[WORK], number, o, &work)) {
+        krpy_abandon(c->context);
+        Py_XDECREF(work);
+        return false;
+    }
+    KRPY_COMPUTE(c->context, kr_raw_run(c->context->ctx, number, c->op->n_views, c->views, o));
+    Py_XDECREF(work);
+    return krpy_leave(c->context);
 }
 
 static int device_of(const krpy_context *context)
@@ -449,14 +483,7 @@ PyObject *krpy_raw_call(PyObject *module, PyObject *const *args, Py_ssize_t n_ar
     for (Py_ssize_t i = 0; i < n_args; i++) given[i] = args[i];
     if (!begin(&c, module, given)) return NULL;
     kr_raw_options_init(&options);
-    bool ok = take_views(&c, given[VIEWS]) && take_options(&c, given, &options);
-    if (ok) {
-        const kr_raw_op number = (kr_raw_op)(c.op - c.raw->ops);
-        krpy_enter(c.context);
-        if (given[STREAM] && given[STREAM] != Py_None) use_stream(&c, given[STREAM]);
-        KRPY_COMPUTE(c.context, kr_raw_run(c.context->ctx, number, c.op->n_views, c.views, &options));
-        ok = krpy_leave(c.context);
-    }
+    const bool ok = take_views(&c, given[VIEWS]) && take_options(&c, given, &options) && compute(&c, given, &options);
     end(&c);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
