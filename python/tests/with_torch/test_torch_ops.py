@@ -249,10 +249,10 @@ def test_precision() -> None:
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
-        assert kernels.current_precision() == 2
+        assert kernels.precision_of(torch.zeros(1)) == 2
         with kt.precision("tf32"):
-            assert kernels.current_precision() == 1
-        assert kernels.current_precision() == 2
+            assert kernels.precision_of(torch.zeros(1)) == 1
+        assert kernels.precision_of(torch.zeros(1)) == 2
         with pytest.raises(ValueError, match="'fp8' must be exact, tf32 or bf16"):
             kt.precision("fp8")
     finally:

@@ -73,6 +73,7 @@ def cases(dtype: torch.dtype = torch.float64) -> dict[str, tuple[list[Any], list
         "causal_conv": ([r(B, S, V), r(V, KT), r(V), r(B, V, KT)], [True]),
         "gated_norm": ([r(B, S, I), r(B, S, I), r(I)], [2, 1e-5, False]),
         "gate": ([r(B, S, I), r(B, S, I)], []),
+        "add_rms_norm": ([r(B, S, I), r(B, S, I), r(I)], [1e-5]),
         "linear": ([r(B, S, I), r(V, I), r(V)], []),
         "trapezoid": ([r(B, S, H), r(H), r(B, S, H), r(B, S, H)], [1e-4, 0.0, INF, False]),
         "angles": ([r(B, S, 2), t(B, S, H), r(B, H, 2) * 0.1], [1.0, 0]),
@@ -92,7 +93,7 @@ def cases(dtype: torch.dtype = torch.float64) -> dict[str, tuple[list[Any], list
 
 # Operands that may be absent, by their place.
 OPTIONAL = {"ssd": [5, 6], "ssd3_single": [6, 7, 9, 10, 11], "ssd3_double": [4, 5], "selective_scan": [5, 6, 7],
-            "causal_conv": [2, 3], "gated_norm": [1, 2], "linear": [2], "trapezoid": [1], "angles": [2], "rotate": [1],
+            "causal_conv": [2, 3], "gated_norm": [1, 2], "add_rms_norm": [1, 2], "linear": [2], "trapezoid": [1], "angles": [2], "rotate": [1],
             "quaternion_scan": [1], "mamba1_mixer": [2, 7, 8, 9], "mamba2_mixer": [2, 5, 6, 7, 8],
             "mamba3_mixer": [10, 11, 12, 13, 14]}
 
@@ -106,5 +107,5 @@ SEQUENCES = torch.tensor([[0, 0, 2], [0, 2, S], [1, 0, S]])
 def differentiable(op: str, outputs: Any) -> list[Tensor]:
     """The results of an op that have a gradient."""
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    kept = {"gated_norm": 1, "mamba2_mixer": 3, "mamba3_mixer": 5}.get(op, len(outputs))
+    kept = {"gated_norm": 1, "add_rms_norm": 2, "mamba2_mixer": 3, "mamba3_mixer": 5}.get(op, len(outputs))
     return list(outputs[:kept])
