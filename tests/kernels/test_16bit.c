@@ -85,12 +85,11 @@ static void norm_law(int64_t no, int64_t ni, int64_t gap, int kind)
 {
     const bool gated = kind > 0;
     const kr_norm_args a = { .no = no, .ni = ni, .ng = 1, .eps = 1e-5, .norm_first = kind == 2 };
-    const link forth[] = {
-        IN_OPERAND(kr_norm_args, x, drawn_bf16(no * ni, 1), ROWS(ni)),
-        IN_OPERAND(kr_norm_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, ROWS(ni)),
-        IN(kr_norm_args, gain, drawn(ni, -2, 2)),
-        OUT_OPERAND(kr_norm_args, y, blank(no * ni), .may_halve = true, .row = ni), OUT(kr_norm_args, q, blank(no))
-    };
+    const link forth[] = { IN_OPERAND(kr_norm_args, x, drawn_bf16(no * ni, 1), ROWS(ni)),
+                           IN_OPERAND(kr_norm_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, ROWS(ni)),
+                           IN(kr_norm_args, gain, drawn(ni, -2, 2)),
+                           OUT_OPERAND(kr_norm_args, y, blank(no * ni), .may_halve = true, .row = ni),
+                           OUT(kr_norm_args, q, blank(no)) };
     LAW("norm", a, forth, gap);
     const kr_norm_bwd_args b = { .no = no, .ni = ni, .ng = 1, .norm_first = kind == 2 };
     const link back[] = { IN_OPERAND(kr_norm_bwd_args, x, drawn_bf16(no * ni, 1), ROWS(ni)),

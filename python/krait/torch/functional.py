@@ -109,7 +109,8 @@ def rms_norm(x: Tensor, gain: OptionalTensor = None, *, eps: float = 1e-5, group
     return y
 
 
-def add_rms_norm(x: Tensor, residual: OptionalTensor, gain: OptionalTensor = None, *, eps: float = 1e-5) -> tuple[Tensor, Tensor]:
+def add_rms_norm(x: Tensor, residual: OptionalTensor, gain: OptionalTensor = None, *,
+                 eps: float = 1e-5) -> tuple[Tensor, Tensor]:
     """rms_norm(x + residual) in the type of x, and that sum in f32 (f64 for f64)."""
     y, total, _ = _ops.add_rms_norm(x, residual, gain, None, eps)
     return y, total

@@ -49,8 +49,8 @@ os.register_at_fork(after_in_child=_forget_contexts)
 atexit.register(_forget_contexts)  # while torch can still take its memory back
 
 
-class OutOfMemoryError(_core.OutOfMemoryError, torch.cuda.OutOfMemoryError):  # type: ignore[misc]
-    """The library has no memory of a GPU. Memory that torch allocates for a call raises torch.cuda.OutOfMemoryError alone."""
+class OutOfMemoryError(_core.OutOfMemoryError, torch.cuda.OutOfMemoryError):
+    """The library has no memory of a GPU. Memory that torch allocates for a call raises torch's class alone."""
 
 
 def copies(reset: bool = False) -> int:
@@ -106,7 +106,7 @@ def precision_of(x: torch.Tensor) -> int:
 
 
 class _DeviceMemory:
-    """Memory of a context from torch's allocator, which orders the reuse of a block by the stream that it was allocated for."""
+    """Memory of a context from torch's allocator, which reuses a block in the order of the stream that it is for."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -227,7 +227,7 @@ def shared_list(sequences: torch.Tensor) -> torch.Tensor:
     if sequences.is_pinned():
         return sequences
     if torch.cuda.is_current_stream_capturing():
-        raise _core.StateError("sequences is not in pinned memory, which cannot be allocated while a CUDA graph is captured: "
+        raise _core.StateError("sequences is not in pinned memory, which cannot be allocated while a CUDA graph is captured; "
                                "make it before, by functional.sequences(.., pin=True), and keep it as long as the graph")
     return sequences.pin_memory()
 
@@ -272,9 +272,9 @@ def _run_on_gpu(index: int, op: int, views: tuple[OptionalTensor, ...], flags: i
             _run_on_gpu(index, op, views, flags, chunk_len, sequences, precision, numbers)
         return
     own, work = _gpu(index)
-    stream = torch._C._cuda_getCurrentRawStream(index)
+    rest: tuple[Any, ...] = (*numbers, *_ABSENT[len(numbers)], torch._C._cuda_getCurrentRawStream(index), work)
     try:
-        _core.raw(own, op, views, flags, chunk_len, sequences, precision, *numbers, *_ABSENT[len(numbers)], stream, work)
+        _core.raw(own, op, views, flags, chunk_len, sequences, precision, *rest)
     except _core.OutOfMemoryError as error:
         raise OutOfMemoryError(*error.args) from None
 

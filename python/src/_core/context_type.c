@@ -142,7 +142,8 @@ static bool take_device_memory(PyObject *pair, kr_ctx_options *options)
     if (!pair || pair == Py_None) return true;
     if (!PyArg_Parse(pair, "(OO)", &alloc, &release)) return false;
     if (!PyCallable_Check(alloc) || !PyCallable_Check(release)) {
-        PyErr_SetString(PyExc_TypeError, "device_memory must be two callables: alloc(bytes, stream), free(address, stream)");
+        PyErr_SetString(PyExc_TypeError,
+                        "device_memory must be two callables: alloc(bytes, stream), free(address, stream)");
         return false;
     }
     python_memory *m = PyMem_Calloc(1, sizeof *m);
@@ -449,19 +450,20 @@ krpy_context *krpy_context_of(krpy_module *module, PyObject *object)
     return NULL;
 }
 
-PyDoc_STRVAR(context_doc,
-             "Context(*, device=None, threads=0, precision=None, seed=0, check_finite=False, isa=None, backend=None, "
-             "log=None, device_memory=None)\n--\n\n"
-             "A device with its threads, memory and random stream. Models, states and arrays belong to one context.\n\n"
-             "device: 'cpu', 'cuda' or 'cuda:1'; None: KR_DEVICE, or the CPU. threads: 0 is one per CPU.\n"
-             "precision: 'exact', 'tf32' or 'bf16', of matrix products on a GPU. log: called with (level, text).\n"
-             "device_memory: (alloc, free) for the memory of a GPU: alloc(bytes, stream) returns an address, aligned to\n"
-             "256, or raises; free(address, stream). They are kept until the process ends.\n\n"
-             "Threads may share a context: each call waits until the one before has finished. For calls at the same\n"
-             "time, each thread has its own context (see Model.share).\n\n"
-             ">>> import krait\n"
-             ">>> krait.Context(threads=2).threads\n"
-             "2\n");
+PyDoc_STRVAR(
+    context_doc,
+    "Context(*, device=None, threads=0, precision=None, seed=0, check_finite=False, isa=None, backend=None, "
+    "log=None, device_memory=None)\n--\n\n"
+    "A device with its threads, memory and random stream. Models, states and arrays belong to one context.\n\n"
+    "device: 'cpu', 'cuda' or 'cuda:1'; None: KR_DEVICE, or the CPU. threads: 0 is one per CPU.\n"
+    "precision: 'exact', 'tf32' or 'bf16', of matrix products on a GPU. log: called with (level, text).\n"
+    "device_memory: (alloc, free) for the memory of a GPU: alloc(bytes, stream) returns an address, aligned to\n"
+    "256, or raises; free(address, stream). They are kept until the process ends.\n\n"
+    "Threads may share a context: each call waits until the one before has finished. For calls at the same\n"
+    "time, each thread has its own context (see Model.share).\n\n"
+    ">>> import krait\n"
+    ">>> krait.Context(threads=2).threads\n"
+    "2\n");
 
 static PyMethodDef context_methods[] = {
     { "memory", context_memory, METH_NOARGS,

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import krait  # noqa: E402
 import krait.torch as kt  # noqa: E402
-from torch_cases import K, OPTIONAL, PACKED, SEQUENCES, assert_close, cases, differentiable  # noqa: E402
+from torch_cases import K, OPTIONAL, PACKED, SEQUENCES, assert_close, cases, differentiable, each_device  # noqa: E402
 
 OPS = sorted(cases())
 
@@ -24,31 +24,37 @@ def gradcheck(op: str, operands: list[Any], options: list[Any], sequences: Any =
             full[i] = x
         return tuple(differentiable(op, getattr(K, op)(*full, sequences, *options)))
 
-    assert torch.autograd.gradcheck(run, [operands[i].clone().requires_grad_() for i in given])
+    leaves = [operands[i].clone().requires_grad_() for i in given]
+    # on a GPU along one random direction, since each element costs two calls of many kernels
+    assert torch.autograd.gradcheck(run, leaves, fast_mode=leaves[0].is_cuda)
 
 
+@each_device
 @pytest.mark.parametrize("op", OPS)
-def test_gradients_with_all_operands(op: str) -> None:
-    gradcheck(op, *cases()[op])
+def test_gradients_with_all_operands(op: str, device: str) -> None:
+    gradcheck(op, *cases(device=device)[op])
 
 
+@each_device
 @pytest.mark.parametrize("op", sorted(OPTIONAL))
-def test_gradients_without_optional_operands(op: str) -> None:
-    operands, options = cases()[op]
+def test_gradients_without_optional_operands(op: str, device: str) -> None:
+    operands, options = cases(device=device)[op]
     gradcheck(op, [None if i in OPTIONAL[op] else x for i, x in enumerate(operands)], options)
 
 
+@each_device
 @pytest.mark.parametrize("op", sorted(PACKED))
-def test_gradients_of_packed_rows(op: str) -> None:
-    operands, options = cases()[op]
+def test_gradients_of_packed_rows(op: str, device: str) -> None:
+    operands, options = cases(device=device)[op]
     packed = [torch.cat([x, x[:1] * 0.5]) if i in PACKED[op] else x for i, x in enumerate(operands)]
     gradcheck(op, packed, options, SEQUENCES)
 
 
+@each_device
 @pytest.mark.parametrize("op", OPS)
-def test_gradient_of_one_result_alone(op: str) -> None:
+def test_gradient_of_one_result_alone(op: str, device: str) -> None:
     """The others are absent in backward, as where only a final state is used."""
-    operands, options = cases()[op]
+    operands, options = cases(device=device)[op]
     leaves = [x if x is None else x.clone().requires_grad_() for x in operands]
     results = differentiable(op, getattr(K, op)(*leaves, None, *options))
     given = [x for x in leaves if x is not None]
@@ -63,16 +69,18 @@ def test_gradient_of_one_result_alone(op: str) -> None:
         assert_close(total, g, 1e-12, f"{op}, operand {i}")  # f64 sums in another order
 
 
+@each_device
 @pytest.mark.parametrize("op", OPS)
-def test_opcheck(op: str) -> None:
-    operands, options = cases(torch.float32)[op]
+def test_opcheck(op: str, device: str) -> None:
+    operands, options = cases(torch.float32, device)[op]
     leaves = [x if x is None else x.requires_grad_() for x in operands]
     torch.library.opcheck(getattr(K, op).default, (*leaves, None, *options))
 
 
+@each_device
 @pytest.mark.parametrize("op", OPS)
-def test_vmap_is_a_loop_of_calls(op: str) -> None:
-    operands, options = cases()[op]
+def test_vmap_is_a_loop_of_calls(op: str, device: str) -> None:
+    operands, options = cases(device=device)[op]
     first = torch.stack([operands[0], operands[0] * 0.5, operands[0] + 1])
 
     def run(x: Any) -> Any:
@@ -94,15 +102,16 @@ def test_vmap_over_a_parameter() -> None:
 
 def wider(x: Any) -> Any:
     """The same values as a part of wider rows."""
-    wider = torch.empty(*x.shape[:-1], x.shape[-1] + 5, dtype=x.dtype)
+    wider = x.new_empty(*x.shape[:-1], x.shape[-1] + 5)
     wider[..., 2:-3] = x
     return wider[..., 2:-3]
 
 
+@each_device
 @pytest.mark.parametrize("op", ["causal_conv", "gate", "gated_norm", "selective_scan", "mamba1_mixer", "mamba2_mixer",
                                 "mamba3_mixer", "linear"])
-def test_parts_of_wider_rows_are_read_in_place(op: str) -> None:
-    operands, options = cases(torch.float32)[op]
+def test_parts_of_wider_rows_are_read_in_place(op: str, device: str) -> None:
+    operands, options = cases(torch.float32, device)[op]
     plain = differentiable(op, getattr(K, op)(*operands, None, *options))
     kt.copies(reset=True)
     strided = differentiable(op, getattr(K, op)(wider(operands[0]), *operands[1:], None, *options))

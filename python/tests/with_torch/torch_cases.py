@@ -8,13 +8,26 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+import krait
 from krait.torch.lm import read_safetensors
 
 GOLDEN = Path(os.environ.get("KR_SOURCE") or Path(__file__).resolve().parents[3]) / "tests" / "golden"
 Tensor = torch.Tensor
 K = torch.ops.krait
+
+
+def without_gpu() -> str:
+    """Why tests on a GPU are skipped; "" where they run."""
+    if not torch.cuda.is_available():
+        return "torch has no GPU here"
+    return "" if any(text.startswith("cuda:0") for text in krait.devices()) else "this build of krait has no CUDA"
+
+
+on_gpu = pytest.mark.skipif(bool(without_gpu()), reason=without_gpu() or "there is a GPU")
+each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
 
 
 def golden_ops() -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -30,12 +43,13 @@ def assert_close(got: Tensor, wanted: Tensor, tolerance: float, what: str) -> No
     assert got.shape == wanted.shape, f"{what}: shape {list(got.shape)}, wanted {list(wanted.shape)}"
     if wanted.numel() == 0:
         return
-    difference = (got.detach().double() - wanted.detach().double()).abs()
-    scale = max(float(wanted.detach().abs().max()), 1e-30)
+    got, wanted = got.detach().cpu(), wanted.detach().cpu()
+    difference = (got.double() - wanted.double()).abs()
+    scale = max(float(wanted.abs().max()), 1e-30)
     at = int(difference.argmax())
     worst = float(difference.flatten()[at])
     assert math.isfinite(worst) and worst <= tolerance * scale, (
-        f"{what}: element {at} is {float(got.detach().flatten()[at])!r}, wanted {float(wanted.detach().flatten()[at])!r}; "
+        f"{what}: element {at} is {float(got.flatten()[at])!r}, wanted {float(wanted.flatten()[at])!r}; "
         f"{worst / scale:.2e} of the largest, allowed {tolerance:.2e}")
 
 
@@ -53,15 +67,15 @@ TOKENS = 2 * H * P + 2 * G * R + 3 * H + 2
 INF = math.inf
 
 
-def cases(dtype: torch.dtype = torch.float64) -> dict[str, tuple[list[Any], list[Any]]]:
-    """Operands of each op, optional ones included, and its options after sequences."""
+def cases(dtype: torch.dtype = torch.float64, device: str = "cpu") -> dict[str, tuple[list[Any], list[Any]]]:
+    """Operands of each op, optional ones included, and its options after sequences. The same values on each device."""
     torch.manual_seed(7)
 
     def r(*shape: int) -> Tensor:
-        return random(*shape, dtype=dtype)
+        return random(*shape, dtype=dtype).to(device)
 
     def t(*shape: int) -> Tensor:
-        return steps(*shape, dtype=dtype)
+        return steps(*shape, dtype=dtype).to(device)
 
     v = H * P + 2 * G * R
     return {

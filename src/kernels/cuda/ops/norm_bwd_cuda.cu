@@ -194,8 +194,7 @@ static __global__ void __launch_bounds__(block_of(THREADS),
             const kr_vec16<T> g_y = kr_unpack_raw16<T, WHOLE>(own.g_y[p], k.g_y_dtype);
             kr_vec16<T> silu = {}, slope = {};
             x[p] = kr_unpack_raw16<T, WHOLE>(own.x[p], k.x_dtype);
-            if (KIND != PLAIN)
-                kr_slopes_of(kr_unpack_raw16<T, WHOLE>(own.z[p], k.z_dtype), k.fast, &silu, &slope);
+            if (KIND != PLAIN) kr_slopes_of(kr_unpack_raw16<T, WHOLE>(own.z[p], k.z_dtype), k.fast, &silu, &slope);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 t[p][i] = terms_of<KIND>(x[p].v[i], silu.v[i], slope.v[i], gain[p].v[i], g_y.v[i]);
