@@ -113,7 +113,10 @@ class _Mixer(Op):
 
 
 class Mamba2Mixer(_Mixer):
-    """[z | x B C | dt] = the projection;  x B C = silu(conv(x B C));  SSD;  norm(y, z) or y silu(z)."""
+    """[z | x B C | dt] = the projection;  x B C = silu(conv(x B C));  SSD;  norm(y, z) or y silu(z).
+
+    A = -exp(A_log), or with the option rates A_log is A itself.
+    """
 
     def add_sizes(self, dims: Dims, options: tuple[Any, ...]) -> None:
         headdim, n_groups = options[0], options[1]
@@ -140,14 +143,14 @@ class Mamba2Mixer(_Mixer):
                     options: tuple[Any, ...]) -> None:
         zxbcdt, conv_weight, conv_bias, dt_bias, a_log, d, gain, initial, window = operands
         out, final, window_out, core, q = results
-        headdim, n_groups, chunk_len, dt_min, dt_max, eps, norm_groups, norm_first = options
+        headdim, n_groups, chunk_len, dt_min, dt_max, eps, norm_groups, norm_first, rates = options
         self._check(dims, n_groups)
         z, xbc_in, dt_raw = self._parts(dims, zxbcdt)
         xbc = _like(out, dims["b"], dims["s"], dims["v"])
         _conv(xbc_in, conv_weight, conv_bias, window, xbc, window_out, sequences)
         dt, _ = _softplus_steps(dt_raw, dt_bias, dt_min, dt_max)
         x, b, c = self._core_operands(dims, xbc, n_groups)
-        da = dt * -a_log.exp()
+        da = dt * (a_log if rates else -a_log.exp())
         y = core.unflatten(-1, (dims["h"], headdim))
         kernels.run(_RAW["ssd"], (x, b, c, da, dt, None, d, initial, None, None, None, None, y, final), sequences, 0,
                     chunk_len)
@@ -159,7 +162,7 @@ class Mamba2Mixer(_Mixer):
         core, q = kept
         g_out, g_final, g_window_out = given
         _, g_conv_weight, g_conv_bias, g_dt_bias, g_a_log, g_d, g_gain, g_initial, g_window = made
-        headdim, n_groups, chunk_len, dt_min, dt_max, eps, norm_groups, norm_first = options
+        headdim, n_groups, chunk_len, dt_min, dt_max, eps, norm_groups, norm_first, rates = options
         h = dims["h"]
         slab = self._wanted(made, 0, zxbcdt)
         z, xbc_in, dt_raw = self._parts(dims, zxbcdt)
@@ -177,7 +180,7 @@ class Mamba2Mixer(_Mixer):
         _conv(xbc_in, conv_weight, conv_bias, window, xbc, None, sequences)
         dt, raw = _softplus_steps(dt_raw, dt_bias, dt_min, dt_max)
         x, b, c = self._core_operands(dims, xbc, n_groups)
-        a = -a_log.exp()
+        a = a_log if rates else -a_log.exp()
         da = dt * a
         g_x, g_b, g_c = (torch.empty(part.shape, dtype=x.dtype, device=x.device) for part in (x, b, c))
         g_da, g_dt = torch.empty_like(da), torch.empty_like(da)
@@ -187,7 +190,9 @@ class Mamba2Mixer(_Mixer):
         of_conv = (xbc_in, conv_weight, conv_bias, window, g_window_out, g_xbc_in, g_conv_weight, g_conv_bias, g_window)
         _conv_backward_parts(of_conv, (g_x, g_b, g_c), sequences)
         if g_a_log is not None:
-            torch.sum((g_da * dt).view(-1, h), 0, out=g_a_log).mul_(a)
+            torch.sum((g_da * dt).view(-1, h), 0, out=g_a_log)
+            if not rates:
+                g_a_log *= a
         g_raw = _softplus_steps_backward(g_dt.addcmul_(g_da, a), dt, raw, dt_min, dt_max)
         g_dt_raw.copy_(g_raw)
         if g_dt_bias is not None:
@@ -198,7 +203,8 @@ MAMBA2_MIXER = Mamba2Mixer(
     "mamba2_mixer",
     "zxbcdt:b.s.f~ conv_weight:vk conv_bias:v? dt_bias:h A_log:h D:h? gain:i? initial:qhpr? window:qvk?",
     "y:bsi~ final:qhpr window_out:qvk core:bsi^ q:bse", keeps="core q", constant="core q", autocast="zxbcdt",
-    options="int headdim, int n_groups, int chunk_len, float dt_min, float dt_max, float eps, int norm_groups, bool norm_first")
+    options="int headdim, int n_groups, int chunk_len, float dt_min, float dt_max, float eps, int norm_groups, "
+    "bool norm_first, bool rates")
 
 
 # ---- Mamba-1 ----

@@ -278,7 +278,7 @@ class Mamba2(_Block):
         y, ssm, window, _, _ = _ops.mamba2_mixer(
             zxbcdt, self.conv1d.weight.squeeze(1), self.conv1d.bias, self.dt_bias, self.A_log, self.D,
             None if norm is None else norm.weight, ssm, window, packed, self.headdim, self.ngroups, 0, *self.dt_limit,
-            1e-5 if norm is None else norm.eps, 1 if norm is None else norm.groups, self.norm_before_gate)
+            1e-5 if norm is None else norm.eps, 1 if norm is None else norm.groups, self.norm_before_gate, False)
         return y, ssm, window
 
     def _split(self, zxbcdt: Tensor) -> Sequence[Tensor]:

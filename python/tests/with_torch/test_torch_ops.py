@@ -167,6 +167,24 @@ def test_shapes_are_checked() -> None:
         K.ssd(*operands[:4], operands[4][..., :3].contiguous(), *operands[5:], None, *options)
 
 
+def test_the_mixer_takes_rates_themselves() -> None:
+    """The same numbers, but for the gradient, which is of A: g_A_log = g_A A."""
+    operands, options = cases()["mamba2_mixer"]
+    results = []
+    for rates in (False, True):
+        leaves = [x.clone().requires_grad_() for x in operands]
+        given = list(leaves)
+        if rates:
+            leaves[4] = (-operands[4].exp()).requires_grad_()
+            given[4] = leaves[4]
+        y = K.mamba2_mixer(*given, None, *options[:-1], rates)[0]
+        y.square().sum().backward()
+        results.append([y, *[x.grad for x in leaves]])
+    results[1][5] = results[1][5] * -operands[4].exp()
+    for i, (a, b) in enumerate(zip(*results)):
+        assert_close(a, b, 1e-12, f"result {i}")  # f64
+
+
 def test_a_second_derivative_is_refused_by_a_sentence() -> None:
     operands, options = cases()["gate"]
     x = operands[0].requires_grad_()
