@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""krait.torch on a GPU: ops and blocks against krait-bench, and training steps beside the official package.
+"""krait.torch on a GPU: ops and blocks against krait-bench, and training steps against the official package.
 
     python bench/python/bench_torch_gpu.py [--krait-bench build/cuda/krait-bench] [--rounds 3] [--case NAME] [--official]
 

@@ -358,7 +358,7 @@ def test_operands_of_two_devices_are_refused(op: str) -> None:
 
 
 def test_another_context_of_the_same_gpu() -> None:
-    """Models of krait, with their own streams and memory, beside krait.torch."""
+    """Models of krait have streams and memory of their own."""
     folder = GOLDEN / "official_lm" / "mamba2"
     folder = folder if folder.exists() else sorted(p for p in (GOLDEN / "official_lm").iterdir() if "mamba2" in p.name)[0]
     own = krait.load(folder, context=krait.Context(device="cuda"))
