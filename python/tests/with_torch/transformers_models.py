@@ -9,11 +9,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import sys
 import warnings
 
 import torch
 
+DEVICE = os.environ.get("KRAIT_TEST_DEVICE", "cpu")
+torch.backends.cudnn.allow_tf32 = False  # of convolutions without Krait
 SEED = 20
 LENGTH = 19  # of prompts: no multiple of the chunk size 8
 NEW_TOKENS = 12
@@ -175,7 +178,7 @@ def make(family: str, one_chunk: bool = False) -> torch.nn.Module:
                 parameter.copy_(1.0 + 0.2 * noise)
             else:
                 parameter.copy_(noise * (0.25 if parameter.dim() > 1 else 0.1))
-    return model
+    return model.to(DEVICE)
 
 
 def inputs(padded: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,7 +188,7 @@ def inputs(padded: bool) -> tuple[torch.Tensor, torch.Tensor]:
     if padded:
         mask[0, :5] = 0
         ids[0, :5] = 0
-    return ids, mask
+    return ids.to(DEVICE), mask.to(DEVICE)
 
 
 def measure(model: torch.nn.Module) -> dict:
@@ -290,8 +293,6 @@ def connect(on: bool) -> None:
 
 def compare(families: list) -> dict:
     """For each family: differences of all that measure() finds, without and with Krait, and the calls of its functions."""
-    import os
-
     import transformers
 
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
