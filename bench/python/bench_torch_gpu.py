@@ -123,7 +123,7 @@ def ops() -> dict[str, tuple[Callable[[], Any], str]]:
     f32 = torch.float32
     core = [random(B, S, H, P), -torch.rand(B, S, H, device="cuda") * 0.2, torch.rand(B, S, H, device="cuda") * 0.2,
             random(B, S, 1, R), random(B, S, 1, R), random(H, dtype=f32)]
-    strict = [random(B, S, 1, H, P), random(B, S, 1, H, R), random(B, S, 1, H, R), core[1], core[2], core[2].clone(), core[5]]
+    strict = [random(B, S, 1, H, P), random(B, S, 1, H, R), random(B, S, 1, H, R), *core[1:3], core[2].clone(), core[5]]
 
     def ssd(*x: Any) -> Any:
         return K.ssd(*x, None, None, 0)
@@ -142,8 +142,8 @@ def ops() -> dict[str, tuple[Callable[[], Any], str]]:
 
     of_conv = [random(B, S, V, dtype=f32), random(V, 4, dtype=f32), random(V, dtype=f32)]
     of_norm = [random(B * S, 2 * D, dtype=f32), random(B * S, 2 * D, dtype=f32), random(2 * D, dtype=f32)]
-    of_scan = [random(B, S, 2 * D, dtype=f32), torch.rand(B, S, 2 * D, device="cuda") * 0.1, -torch.rand(2 * D, 16, device="cuda"),
-               random(B, S, 1, 16, dtype=f32), random(B, S, 1, 16, dtype=f32), random(2 * D, dtype=f32),
+    of_scan = [random(B, S, 2 * D, dtype=f32), torch.rand(B, S, 2 * D, device="cuda") * 0.1,
+               -torch.rand(2 * D, 16, device="cuda"), random(B, S, 1, 16, dtype=f32), random(B, S, 1, 16, dtype=f32), random(2 * D, dtype=f32),
                random(B, S, 2 * D, dtype=f32)]
     return {"ssd": (without_gradient(ssd, core), "ssd/mamba2-b8-s2048-h24"),
             "ssd, forward and backward": (with_backward(ssd, core), "ssd-train/mamba2-b8-s2048-h24"),

@@ -227,8 +227,9 @@ def shared_list(sequences: torch.Tensor) -> torch.Tensor:
     if sequences.is_pinned():
         return sequences
     if torch.cuda.is_current_stream_capturing():
-        raise _core.StateError("sequences is not in pinned memory, which cannot be allocated while a CUDA graph is captured; "
-                               "make it before, by functional.sequences(.., pin=True), and keep it as long as the graph")
+        raise _core.StateError(
+            "sequences is not in pinned memory, which cannot be allocated while a CUDA graph is captured; make it before, by "
+            "functional.sequences(.., pin=True), and keep it as long as the graph")
     return sequences.pin_memory()
 
 

@@ -59,7 +59,7 @@ bool krpy_leave(krpy_context *c);
 /* Ends a use after an exception of Python, which stays; an error of the library is dropped. */
 void krpy_abandon(krpy_context *c);
 
-/* Queues later work on a stream of the program, NULL: the context's own; the number as in DLPack. Between enter and leave. */
+/* Queues later work on a stream with the number that DLPack gives it; NULL: the own one. Between enter and leave. */
 void krpy_use_stream(krpy_context *c, void *stream);
 
 /* Runs statements without the GIL, between enter and leave. */

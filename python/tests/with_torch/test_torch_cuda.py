@@ -471,8 +471,8 @@ def test_a_language_model_learns_under_autocast(layer: str) -> None:
     for is_on in (True, False):
         torch.manual_seed(3)
         options = {} if layer == "Mamba1" else {"d_state": 32, "headdim": 32}
-        model = kt.MambaLMHeadModel(kt.MambaConfig(d_model=128, n_layer=2, vocab_size=64, ssm_cfg={"layer": layer, **options}),
-                                    device="cuda")
+        config = kt.MambaConfig(d_model=128, n_layer=2, vocab_size=64, ssm_cfg={"layer": layer, **options})
+        model = kt.MambaLMHeadModel(config, device="cuda")
         optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
         ids = torch.arange(128, device="cuda").remainder(17)[None].repeat(2, 1)
         own = []
@@ -492,8 +492,8 @@ def test_a_language_model_learns_under_autocast(layer: str) -> None:
 
 def test_generation_on_a_gpu() -> None:
     torch.manual_seed(3)
-    model = kt.MambaLMHeadModel(kt.MambaConfig(d_model=64, n_layer=2, vocab_size=32, ssm_cfg={"layer": "Mamba2", "d_state": 16,
-                                                                                           "headdim": 16}), device="cuda")
+    config = kt.MambaConfig(d_model=64, n_layer=2, vocab_size=32, ssm_cfg={"layer": "Mamba2", "d_state": 16, "headdim": 16})
+    model = kt.MambaLMHeadModel(config, device="cuda")
     prompt = torch.randint(0, 32, (2, 5), device="cuda")
     out = model.generate(prompt, 20)
     with torch.no_grad():
