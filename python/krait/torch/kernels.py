@@ -234,13 +234,15 @@ def shared_list(sequences: torch.Tensor) -> torch.Tensor:
 
 
 def retain(sequences: torch.Tensor) -> None:
-    """Keeps the list until the kernels that are queued have run. The host does not wait."""
+    """Keeps the list until the kernels that are queued have run; the host does not wait. What a graph reads is kept by its
+    owner: during a capture no event may be asked."""
+    if torch.cuda.is_current_stream_capturing():
+        return
     while _retained and _retained[0][0].query():
         _retained.popleft()
-    if not torch.cuda.is_current_stream_capturing():
-        event = torch.cuda.Event()
-        event.record()
-        _retained.append((event, sequences))
+    event = torch.cuda.Event()
+    event.record()
+    _retained.append((event, sequences))
 
 
 # ---- calls ----

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import sys
+import traceback
 import warnings
 
 import torch
@@ -304,6 +305,7 @@ def compare(families: list) -> dict:
     families = [family for family in families if is_known(family) and is_served(family)]
     models = {family: make(family, one_chunk(family, version)) for family in families}
     found: dict = {True: {}, False: {}}
+    errors: dict = {True: {}, False: {}}
     calls = {}
     for with_krait in (True, False) if first else (False, True):
         if with_krait and not first:
@@ -312,11 +314,17 @@ def compare(families: list) -> dict:
             connect(False)
         for family, model in models.items():
             counts.clear()
-            found[with_krait][family] = measure(model)
+            try:
+                found[with_krait][family] = measure(model)
+            except Exception:  # of one family, which the report names
+                errors[with_krait][family] = traceback.format_exc(limit=-6)
             if with_krait:
                 calls[family] = dict(counts)
     report = {}
     for family in families:
+        if family in errors[False] or family in errors[True]:
+            report[family] = {"error_without": errors[False].get(family), "error_with": errors[True].get(family)}
+            continue
         mine, theirs = found[True][family], found[False][family]
         report[family] = {
             "differences": {name: difference(value, mine[name]) for name, value in theirs.items() if name in mine},
