@@ -154,7 +154,27 @@ def ops() -> dict[str, tuple[Callable[[], Any], str]]:
             "selective_scan, f32": (without_gradient(scan, of_scan), "scan")}
 
 
+def case_floor(rounds: int) -> None:
+    """What torch itself takes to queue a product of one element and its gradient, and a call of a Krait op on one token."""
+    x, g = torch.ones(1, device="cuda", requires_grad=True), torch.ones(1, device="cuda")
+    token = [random(1, 1, 1, 4, dtype=torch.float32), *[torch.zeros(1, 1, 1, device="cuda")] * 2,
+             *[random(1, 1, 1, 4, dtype=torch.float32)] * 2]
+
+    def product() -> None:
+        torch.autograd.grad(x * 2, x, g)
+
+    def ssd(*given: Any) -> Any:
+        return K.ssd(*given, None, None, None, 0)
+
+    for name, run in (("torch: x * 2 and its gradient", product), ("ssd, one token", without_gradient(ssd, token)),
+                      ("ssd, one token, with its gradient", with_backward(ssd, token))):
+        for _ in range(20):
+            run()
+        print(f"{name:34} queue {statistics.median(timed(run, 200)[1] for _ in range(rounds)) * 1e3:7.1f} us", flush=True)
+
+
 def case_ops(program: str | None, rounds: int) -> None:
+    case_floor(rounds)
     all_ops = ops()
     own = reference(program, [case for _, case in all_ops.values()])
     for name, (run, case) in all_ops.items():
