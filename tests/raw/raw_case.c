@@ -139,6 +139,7 @@ static int row_axis(const raw_case *c, const char *name, const kr_view *view)
         int from; /* 0: the last axis */
     } rows[] = {
         { KR_RAW_SSD, " v b c ", 2 },
+        { KR_RAW_SSD_ROTARY, " v ", 2 },
         { KR_RAW_SCAN, " x dt b c z ", 2 },
         { KR_RAW_CONV, " x ", 2 },
         { KR_RAW_NORM, " x z ", 0 },

@@ -353,7 +353,8 @@ class _Mamba3Call:
         self._check()
         self.z, self.x, self.b_raw, self.c_raw, *steps = self.parts(self.o["tokens"])
         self.dtype, self.narrow = self.o["dt_bias"].dtype, self.o["tokens"].dtype
-        if self.narrow is not self.dtype:  # for kernels that take f32 alone, in one tensor
+        self.rotates = self.narrow is not self.dtype  # does the core rotate B and C? where it takes bf16
+        if self.rotates:  # for kernels that take f32 alone, in one tensor
             n = 3 * self.h + self.dims["a"]
             steps = self.o["tokens"][..., -n:].to(self.dtype).split([self.h, self.h, self.h, self.dims["a"]], -1)
         self.dt_raw, self.a_raw, self.l_raw, self.theta = steps
@@ -397,7 +398,7 @@ class _Mamba3Call:
     def normed(self, raw: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
         """B or C after its norm [b s m g r], and 1/rms."""
         n = self.m * self.g
-        y, q = self.new(self.b, self.s, self.m, self.g, self.r), self.new(self.b, self.s, n)
+        y, q = self.new(self.b, self.s, self.m, self.g, self.r, narrow=self.rotates), self.new(self.b, self.s, n)
         kernels.run(_RAW["norm"], (raw, None, gain.repeat(n), y.flatten(2), q), None, 0, 0, n, self.eps)
         return y, q
 
@@ -405,6 +406,20 @@ class _Mamba3Call:
         y = self.new(self.b, self.s, self.m, self.h, self.r, narrow=True)
         kernels.run(_RAW["rotate"], (normed, bias, self.phi, y), None, self.rotate_flags)
         return y
+
+    def maps(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """B and C after their norms, each with 1/rms."""
+        return self.normed(self.b_raw, self.o["b_gain"]), self.normed(self.c_raw, self.o["c_gain"])
+
+    def last_key(self, b_normed: Tensor) -> tuple[Tensor, Tensor]:
+        """Operands of the rotation of the last token of each sequence: B [q 1 m g r] and angles [q 1 h a]."""
+        return (self.spans.at_last(b_normed).to(self.dtype).unsqueeze(1).contiguous(),
+                self.spans.at_last(self.phi).unsqueeze(1).contiguous())
+
+    @property
+    def rotary(self) -> tuple[Tensor, ...]:
+        """What the core takes more where it rotates."""
+        return (self.phi, self.o["b_bias"], self.o["c_bias"]) if self.rotates else ()
 
     @property
     def rotate_flags(self) -> int:
@@ -450,12 +465,16 @@ class Mamba3Mixer(_Mixer):
         c = _Mamba3Call(dims, operands, sequences, options)
         c.steps()
         c.angles(angle_out)
-        k = c.rotated(c.normed(c.b_raw, c.o["b_gain"])[0], c.o["b_bias"])
-        queries = c.rotated(c.normed(c.c_raw, c.o["c_gain"])[0], c.o["c_bias"])
-        v = c.values()
-        kernels.run(_RAW["ssd"], (v, k, queries, c.da, c.scale, c.gamma, c.o["d"], c.o["ssm"], c.carry, *c.boundary(),
-                                  core, ssm_out), sequences, 0, c.chunk_len)
-        k_out.copy_(c.spans.at_last(k))
+        (k, _), (queries, _) = c.maps()
+        if c.rotates:
+            last, angle = c.last_key(k)
+            kernels.run(_RAW["rotate"], (last, c.o["b_bias"], angle, k_out.unsqueeze(1)), None, c.rotate_flags)
+        else:
+            k, queries = c.rotated(k, c.o["b_bias"]), c.rotated(queries, c.o["c_bias"])
+            k_out.copy_(c.spans.at_last(k))
+        kernels.run(_RAW["ssd_rotary" if c.rotates else "ssd"],
+                    (c.values(), k, queries, c.da, c.scale, c.gamma, c.o["d"], c.o["ssm"], c.carry, *c.boundary(), *c.rotary,
+                     core, ssm_out), sequences, c.rotate_flags if c.rotates else 0, c.chunk_len)
         v_out.copy_(c.spans.at_last(c.x).unflatten(-1, (c.h, c.p)))
         self._finish(c, core, q, out)
 
@@ -512,18 +531,23 @@ class Mamba3Mixer(_Mixer):
 
         c.steps()
         c.angles(None)
-        b_normed, b_q = c.normed(c.b_raw, c.o["b_gain"])
-        c_normed, c_q = c.normed(c.c_raw, c.o["c_gain"])
-        grads = self._core_backward(c, c.rotated(b_normed, c.o["b_bias"]), c.rotated(c_normed, c.o["c_bias"]), g_core,
-                                    g_ssm_out, g)
+        (b_normed, b_q), (c_normed, c_q) = c.maps()
+        g_phi, k, queries = torch.empty_like(c.phi), b_normed, c_normed
+        if not c.rotates:
+            k, queries = c.rotated(k, c.o["b_bias"]), c.rotated(queries, c.o["c_bias"])
+        grads = self._core_backward(c, k, queries, g_core, g_ssm_out, g, g_phi)
         g_v, g_k, g_c, g_da, g_scale, g_gamma, g_boundary = grads
         self._values_backward(c, g_v, g_v_out, g_x, g)
-
-        if g_k_out is not None:
-            c.spans.add_at_last(g_k, g_k_out)
-        g_phi = torch.empty_like(c.phi)
-        self._rotate_backward(c, b_normed, b_q, c.b_raw, "b", g_k, g_phi, 0, g_b_raw, g)
-        self._rotate_backward(c, c_normed, c_q, c.c_raw, "c", g_c, g_phi, kernels.ACCUMULATE, g_c_raw, g)
+        if c.rotates:
+            if g_k_out is not None:
+                self._last_key_backward(c, b_normed, g_k_out, g_k, g_phi, g)
+        else:
+            if g_k_out is not None:
+                c.spans.add_at_last(g_k, g_k_out)
+            g_k = self._rotate_backward(c, b_normed, "b", g_k, g_phi, 0, g)
+            g_c = self._rotate_backward(c, c_normed, "c", g_c, g_phi, kernels.ACCUMULATE, g)
+        self._norm_backward(c, b_q, c.b_raw, "b", g_k, g_b_raw, g)
+        self._norm_backward(c, c_q, c.c_raw, "c", g_c, g_c_raw, g)
 
         g_dt, theta_made = torch.empty_like(c.dt), c.new(c.b, c.s, dims["a"])
         kernels.run(_RAW["angles_backward"], (c.theta, c.dt, g_phi, g_angle_out, theta_made, g_dt, g["angle"]), sequences, 0,
@@ -540,16 +564,18 @@ class Mamba3Mixer(_Mixer):
             part.copy_(raw)
 
     def _core_backward(self, c: _Mamba3Call, k: Tensor, queries: Tensor, g_core: Tensor, g_ssm_out: OptionalTensor,
-                       g: dict[str, OptionalTensor]) -> tuple[Any, ...]:
+                       g: dict[str, OptionalTensor], g_phi: Tensor) -> tuple[Any, ...]:
         v = c.values()
         g_v = torch.empty(v.shape, dtype=v.dtype, device=v.device)
         g_k, g_c = c.new(*k.shape), c.new(*k.shape)  # f32, as the gradients of rotations are read
         g_da, g_scale, g_gamma = (torch.empty_like(c.da) for _ in range(3))
         boundary = c.boundary()
         g_boundary = [None if t is None else torch.empty_like(t) for t in boundary]
-        kernels.run(_RAW["ssd_backward"],
-                    (v, k, queries, c.da, c.scale, c.gamma, c.o["d"], c.o["ssm"], *boundary, g_core, g_ssm_out, g_v, g_k, g_c,
-                     g_da, g_scale, g_gamma, g["d"], g["ssm"], *g_boundary), c.sequences, 0, c.chunk_len)
+        g_rotary = (g_phi, g["b_bias"], g["c_bias"]) if c.rotates else ()
+        kernels.run(_RAW["ssd_rotary_backward" if c.rotates else "ssd_backward"],
+                    (v, k, queries, c.da, c.scale, c.gamma, c.o["d"], c.o["ssm"], *boundary, *c.rotary, g_core, g_ssm_out, g_v,
+                     g_k, g_c, g_da, g_scale, g_gamma, g["d"], g["ssm"], *g_boundary, *g_rotary), c.sequences,
+                    c.rotate_flags if c.rotates else 0, c.chunk_len)
         if g_boundary[1] is not None:
             _put(g["k"], g_boundary[2])
             if g["v"] is not None:
@@ -570,13 +596,31 @@ class Mamba3Mixer(_Mixer):
             c.spans.add_at_last(total, g_v_out)
         g_x.copy_(total.flatten(2))
 
-    def _rotate_backward(self, c: _Mamba3Call, normed: Tensor, q: Tensor, raw: Tensor, which: str, g_rotated: Tensor,
-                         g_phi: Tensor, flags: int, g_raw: Tensor, g: dict[str, OptionalTensor]) -> None:
-        """B or C: from the gradient of its rotated rows to those of bias, angles, gain and projection."""
-        n, gain = c.m * c.g, c.o[which + "_gain"]
+    def _rotate_backward(self, c: _Mamba3Call, normed: Tensor, which: str, g_rotated: Tensor, g_phi: Tensor, flags: int,
+                         g: dict[str, OptionalTensor]) -> Tensor:
+        """B or C: from the gradient of its rotated rows to those of bias and angles, and of the rows before, returned."""
         g_normed = torch.empty_like(normed)
         kernels.run(_RAW["rotate_backward"], (normed, c.o[which + "_bias"], c.phi, g_rotated, g_normed, g[which + "_bias"],
                                               g_phi), None, flags | c.rotate_flags)
+        return g_normed
+
+    def _last_key_backward(self, c: _Mamba3Call, b_normed: Tensor, g_k_out: Tensor, g_b: Tensor, g_phi: Tensor,
+                           g: dict[str, OptionalTensor]) -> None:
+        """Adds the gradients of the last rotated B of each sequence to those of B, its bias and the angles."""
+        x, angle = c.last_key(b_normed)
+        g_x, g_angle = torch.empty_like(x), torch.empty_like(angle)
+        g_bias = None if g["b_bias"] is None else torch.empty_like(c.o["b_bias"])
+        kernels.run(_RAW["rotate_backward"], (x, c.o["b_bias"], angle, g_k_out.unsqueeze(1), g_x, g_bias, g_angle), None,
+                    c.rotate_flags)
+        c.spans.add_at_last(g_b, g_x.squeeze(1))
+        c.spans.add_at_last(g_phi, g_angle.squeeze(1))
+        if g["b_bias"] is not None:
+            g["b_bias"] += g_bias
+
+    def _norm_backward(self, c: _Mamba3Call, q: Tensor, raw: Tensor, which: str, g_normed: Tensor, g_raw: Tensor,
+                       g: dict[str, OptionalTensor]) -> None:
+        """B or C: from the gradient behind its norm to those of gain and projection."""
+        n, gain = c.m * c.g, c.o[which + "_gain"]
         g_gain = None if g[which + "_gain"] is None else c.new(n * c.r)
         kernels.run(_RAW["norm_backward"], (raw, None, gain.repeat(n), q, g_normed.flatten(2), g_raw, None, g_gain), None, 0, 0,
                     n, c.eps)
