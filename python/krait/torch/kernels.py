@@ -282,6 +282,24 @@ def _run_on_gpu(index: int, op: int, views: tuple[OptionalTensor, ...], flags: i
         raise OutOfMemoryError(*error.args) from None
 
 
+def run_simple(call: Any, args: tuple[Any, ...], mask: int, numbers: tuple[Any, ...]) -> list[torch.Tensor] | None:
+    """Runs a _core.OpCall and gives the results in the mask; None, where `run` has to prepare operands first."""
+    first = args[0]
+    made: list[torch.Tensor] | None
+    if first.is_cpu:
+        made = call.run(_cpu_context(), args, mask, 0, None, *numbers)
+        return made
+    index = first.get_device()
+    if torch._C._cuda_getDevice() != index:
+        return None
+    own, work = _gpu(index)
+    try:
+        made = call.run(own, args, mask, precision_of(first), work, *numbers)
+    except _core.OutOfMemoryError as error:
+        raise OutOfMemoryError(*error.args) from None
+    return made
+
+
 _MATMUL = _core.raw_ops["matmul"]
 
 
