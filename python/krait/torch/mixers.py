@@ -614,8 +614,8 @@ class Mamba3Mixer(_Mixer):
                     c.rotate_flags)
         c.spans.add_at_last(g_b, g_x.squeeze(1))
         c.spans.add_at_last(g_phi, g_angle.squeeze(1))
-        if g["b_bias"] is not None:
-            g["b_bias"] += g_bias
+        if g["b_bias"] is not None and g_bias is not None:
+            g["b_bias"].add_(g_bias)
 
     def _norm_backward(self, c: _Mamba3Call, q: Tensor, raw: Tensor, which: str, g_normed: Tensor, g_raw: Tensor,
                        g: dict[str, OptionalTensor]) -> None:
