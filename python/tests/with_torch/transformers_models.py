@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import os
+import pathlib
 import sys
 import traceback
 import warnings
@@ -165,6 +166,8 @@ def make(family: str, one_chunk: bool = False) -> torch.nn.Module:
         }
     config_file = importlib.import_module(f"transformers.models.{family}.configuration_{family}")
     model_file = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    if norm_ignores_groups(family, model_file):
+        arguments = {**arguments, "n_groups": 1}
     torch.manual_seed(SEED)
     model = getattr(model_file, model_name)(getattr(config_file, config_name)(**{**_COMMON, **arguments}))
     generator = torch.Generator().manual_seed(SEED)
@@ -270,6 +273,12 @@ def is_served(family: str) -> bool:
 def one_chunk(family: str, version: tuple) -> bool:
     """Old versions lose the state between chunks without kernels; there the whole prompt is one chunk."""
     return (family in ("zamba2", "nemotron_h") and version < (5, 15)) or (family == "mamba2" and version < (4, 48))
+
+
+def norm_ignores_groups(family: str, model_file) -> bool:
+    """Mamba-2 of some versions from 5.15 on norms over all channels without kernels, but by groups with them."""
+    text = pathlib.Path(model_file.__file__).read_text()
+    return family == "mamba2" and "use_kernel_func_from_hub_with_fallback" in text and "group_size" not in text
 
 
 def install(counts: dict) -> list:
