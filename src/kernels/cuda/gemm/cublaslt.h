@@ -1,7 +1,7 @@
 /* cublaslt.h - matrix products by NVIDIA's cuBLASLt, loaded when the first product needs it.
  *
  * Nothing is linked against it: libcublasLt.so.13 or .12 is opened at run time. libkrait_cuda.so also looks in the folders of
- * the Python packages nvidia-cublas and nvidia-cublas-cu12 (cmake/device_plugin.cmake). If it is missing, or does not support a
+ * the Python packages nvidia-cublas and nvidia-cublas-cu12 (python/cuda). If it is missing, or does not support a
  * product, the caller uses its own kernel. For each kind of product the library's heuristic is queried once; the answers
  * are cached for the life of the process.
  */
