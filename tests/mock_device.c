@@ -635,9 +635,10 @@ static size_t describe(char *text, size_t bytes)
     return sizeof lines - 1;
 }
 
-#ifdef KR_MOCK_PLUGIN /* the device of a plug-in, by that name */
+#ifdef KR_MOCK_PLUGIN /* the device of a plug-in, whose name is in tests/plugins/mock_name.c */
+extern const char kr_mock_name[];
 extern const kr_device_kind kr_mock_kind;
-const kr_device_kind kr_mock_kind = { KR_MOCK_PLUGIN, open, describe };
+const kr_device_kind kr_mock_kind = { kr_mock_name, open, describe };
 #else
 static const kr_device_kind mock_kind = { "mock", open, describe };
 
