@@ -28,6 +28,6 @@ endfunction()
 
 if(KR_CUDA_PLUGIN)
     krait_device_plugin(krait_cuda_plugin kr_cuda_kind $<TARGET_OBJECTS:krait_cuda>)
-    set_target_properties(krait_cuda_plugin PROPERTIES OUTPUT_NAME krait_cuda)
+    set_target_properties(krait_cuda_plugin PROPERTIES OUTPUT_NAME krait_cuda CUDA_RUNTIME_LIBRARY None)
     target_link_libraries(krait_cuda_plugin PRIVATE krait::cudart ${CMAKE_DL_LIBS} m)
 endif()
