@@ -1,5 +1,5 @@
 /* plugins.c - loads plug-ins, and keeps the kinds of devices that they have until the process ends. */
-#define _GNU_SOURCE /* dladdr */
+#define _GNU_SOURCE /* dladdr, RTLD_NODELETE */
 #include "device/plugins.h"
 
 #include <krait/backend.h>
@@ -128,11 +128,12 @@ static kr_status add(void *object, const char *path, kr_text_buffer *why)
     return KR_OK;
 }
 
-/* KR_OK, KR_END if it was loaded before, or an error, and `why` says what is wrong. */
+/* KR_OK, KR_END if it was loaded before, or an error, and `why` says what is wrong. A file stays in the process, also when it
+ * is refused: the CUDA runtime leaves functions behind that run when the process ends. */
 static kr_status load(const char *path, kr_text_buffer *why)
 {
     pthread_mutex_lock(&lock);
-    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     const char *problem = object ? NULL : dlerror();
     kr_status status = KR_ERR_IO;
     if (object) status = add(object, path, why);
