@@ -280,7 +280,7 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     kr_ctx_options_init(&options);
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOOOOO:Context", names, &values[0], &values[1], &values[2],
                                      &values[3], &values[4], &values[5], &values[6], &values[7], &values[8]) ||
-        !read_options(values, &options) || !take_device_memory(values[8], &options))
+        !read_options(values, &options) || !krpy_load_cuda(options.device) || !take_device_memory(values[8], &options))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     krpy_context *self = (krpy_context *)alloc(type, 0);
