@@ -13,6 +13,7 @@ extern const cli_command cli_tokenize;
 extern const cli_command cli_convert;
 extern const cli_command cli_info;
 extern const cli_command cli_report_command;
+extern const cli_command cli_plan;
 extern const cli_command cli_check;
 
 #endif

@@ -1,0 +1,322 @@
+/* train_plan.c - a plan by formulas. With G ranks a host, H hosts, k micro-batches a rank:
+ *
+ *   exchange   half a sum of b bytes:   ordered  (G-1)/G b / link + (H-1)/H b / nic + rounds latency
+ *                                       fast     the larger of the first two     + rounds latency;   rounds = log2 H
+ *   exposed    max(last, sums - window): sums run one after another while the layers go backward, window; `last` cannot
+ *              begin before that ends
+ *   sharded    scatter as above; the gather of the weights is hidden by the next forward pass in the same way
+ */
+#include "plan/train_plan_impl.h"
+
+#include <math.h>
+
+enum { LOGITS_BYTES = 1 << 30 }; /* of the head's chunk on a GPU (ops/fused_head_loss.c) */
+
+KR_DEFAULTS(kr_plan_options) = { .size = sizeof(kr_plan_options),
+                                 .ranks = 8,
+                                 .ranks_per_host = 8,
+                                 .flops = 296e12,
+                                 .link_bytes = 370e9,
+                                 .nic_bytes = 45e9,
+                                 .latency = 15e-6,
+                                 .tokens = 16384,
+                                 .length = 2048,
+                                 .bucket_bytes = 25000000,
+                                 .reduce_dtype = KR_DTYPE_F32,
+                                 .activation_scale = 1,
+                                 .steps = 4,
+                                 .seed = 1 };
+
+/* ---- options ---- */
+
+enum { MOST_RANKS = 1 << 20 };
+
+static bool at_least(kr_ctx *ctx, const char *op, const char *name, int64_t value, int64_t least, int64_t most)
+{
+    return kr_require(ctx, value >= least && value <= most, KR_ERR_ARG, "%s: %s = %lld, but must be from %lld to %lld",
+                      op, name, (long long)value, (long long)least, (long long)most);
+}
+
+static bool is_rate(kr_ctx *ctx, const char *op, const char *name, double value)
+{
+    return kr_require(ctx, value > 0 && isfinite(value), KR_ERR_ARG, "%s: %s = %g, but must be finite and above 0", op,
+                      name, value);
+}
+
+static bool check_sizes(kr_ctx *ctx, const char *op, const kr_plan_options *o)
+{
+    const int64_t most = (int64_t)1 << 40;
+    return at_least(ctx, op, "ranks", o->ranks, 1, MOST_RANKS) &&
+           at_least(ctx, op, "ranks_per_host", o->ranks_per_host, 1, MOST_RANKS) &&
+           at_least(ctx, op, "tokens", o->tokens, 1, most) && at_least(ctx, op, "length", o->length, 1, most) &&
+           at_least(ctx, op, "micro_batches", o->micro_batches, 0, most) &&
+           at_least(ctx, op, "bucket_bytes", o->bucket_bytes, 1, most) &&
+           at_least(ctx, op, "lookup_rows", o->lookup_rows, 0, most) &&
+           at_least(ctx, op, "recompute", o->recompute, KR_PLAN_ALL, most) &&
+           kr_require(ctx, o->ranks <= o->ranks_per_host || o->ranks % o->ranks_per_host == 0, KR_ERR_ARG,
+                      "%s: ranks = %lld is no multiple of ranks_per_host = %lld; use whole hosts", op,
+                      (long long)o->ranks, (long long)o->ranks_per_host) &&
+           kr_require(ctx, o->tokens % o->length == 0, KR_ERR_ARG,
+                      "%s: length = %lld does not divide tokens = %lld; a micro-batch has whole rows", op,
+                      (long long)o->length, (long long)o->tokens) &&
+           kr_require(ctx, o->micro_batches % o->ranks == 0, KR_ERR_ARG,
+                      "%s: ranks = %lld does not divide micro_batches = %lld; every rank has as many", op,
+                      (long long)o->ranks, (long long)o->micro_batches);
+}
+
+static bool check_choices(kr_ctx *ctx, const char *op, const kr_plan_options *o)
+{
+    return kr_require(ctx, o->reduce_dtype == KR_DTYPE_F32 || o->reduce_dtype == KR_DTYPE_BF16, KR_ERR_ARG,
+                      "%s: reduce_dtype is %s, but must be f32 or bf16", op, kr_dtype_name(o->reduce_dtype)) &&
+           kr_require(ctx, (unsigned)o->shards <= KR_PLAN_SHARDS_GRADIENTS, KR_ERR_ARG,
+                      "%s: shards = %d, but must be one of kr_plan_shards", op, (int)o->shards);
+}
+
+static bool check_simulation(kr_ctx *ctx, const char *op, const kr_plan_options *o)
+{
+    if (!at_least(ctx, op, "steps", o->steps, 2, 1000) || !at_least(ctx, op, "n_slow", o->n_slow, 0, o->ranks) ||
+        !kr_require(ctx, o->jitter >= 0 && o->jitter <= 0.5, KR_ERR_ARG, "%s: jitter = %g, but must be from 0 to 0.5",
+                    op, o->jitter) ||
+        !kr_require(ctx, !o->n_slow || (o->slow_ranks && o->slow_factors), KR_ERR_ARG,
+                    "%s: n_slow = %lld, but slow_ranks or slow_factors is NULL", op, (long long)o->n_slow))
+        return false;
+    for (int64_t i = 0; i < o->n_slow; i++)
+        if (!kr_require(ctx, o->slow_ranks[i] >= 0 && o->slow_ranks[i] < o->ranks, KR_ERR_ARG,
+                        "%s: slow_ranks[%lld] = %lld, but must be from 0 to ranks - 1 = %lld", op, (long long)i,
+                        (long long)o->slow_ranks[i], (long long)o->ranks - 1) ||
+            !kr_require(ctx, o->slow_factors[i] > 0 && isfinite(o->slow_factors[i]), KR_ERR_ARG,
+                        "%s: slow_factors[%lld] = %g, but must be finite and above 0", op, (long long)i,
+                        o->slow_factors[i]))
+            return false;
+    return true;
+}
+
+static bool check_options(kr_ctx *ctx, const char *op, const kr_plan_options *o)
+{
+    return check_sizes(ctx, op, o) && is_rate(ctx, op, "flops", o->flops) &&
+           is_rate(ctx, op, "link_bytes", o->link_bytes) && is_rate(ctx, op, "nic_bytes", o->nic_bytes) &&
+           is_rate(ctx, op, "activation_scale", o->activation_scale) &&
+           kr_require(ctx, o->latency >= 0 && isfinite(o->latency), KR_ERR_ARG,
+                      "%s: latency = %g, but must be finite and not negative", op, o->latency) &&
+           check_choices(ctx, op, o) && check_simulation(ctx, op, o);
+}
+
+/* ---- the network ---- */
+
+static kr_plan_network network_of(const kr_plan_options *o)
+{
+    const int64_t g = o->ranks < o->ranks_per_host ? o->ranks : o->ranks_per_host, h = o->ranks / g;
+    kr_plan_network n = { .ranks = o->ranks,
+                          .per_host = g,
+                          .hosts = h,
+                          .link = o->link_bytes,
+                          .nic = o->nic_bytes,
+                          .latency = o->latency,
+                          .is_fast = o->fast_sums };
+    while ((int64_t)1 << n.rounds < h) n.rounds++;
+    n.inside = (double)(g - 1) / (double)g / n.link;
+    n.between = (double)(h - 1) / (double)h / n.nic;
+    return n;
+}
+
+double kr_plan_pieces(const kr_plan_options *o, double bytes)
+{
+    const double pieces = floor(bytes / (double)o->bucket_bytes + 0.5);
+    return bytes <= 0 ? 0 : pieces < 1 ? 1 : pieces;
+}
+
+double kr_plan_exchange(const kr_plan_job *job, double bytes)
+{
+    const kr_plan_network *n = &job->network;
+    const double inside = bytes * n->inside, between = bytes * n->between;
+    return (n->is_fast ? fmax(inside, between) : inside + between) +
+           kr_plan_pieces(&job->options, bytes) * (double)n->rounds * n->latency;
+}
+
+/* ---- buckets ---- */
+
+typedef struct cutting {
+    kr_plan_job *job;
+    double element; /* bytes of a gradient's element on the network */
+    bool is_open;
+} cutting;
+
+static void put(cutting *cut, double scatter, double gather, double weights, int64_t stage)
+{
+    kr_plan_job *job = cut->job;
+    if (!cut->is_open) job->buckets[job->n_buckets++] = (kr_plan_bucket){ .stage = stage };
+    kr_plan_bucket *b = &job->buckets[job->n_buckets - 1];
+    b->scatter += scatter * cut->element;
+    b->gather += gather * cut->element;
+    b->weights += weights;
+    b->stage = stage;
+    cut->is_open = b->scatter < (double)job->options.bucket_bytes;
+}
+
+/* The table's gradient is that of the head, and that of the look-ups, which concern few rows: the first half of its sum is
+ * done for each of them, the second half once. */
+static void cut_buckets(kr_plan_job *job)
+{
+    const kr_plan_model *m = &job->model;
+    const kr_plan_options *o = &job->options;
+    const bool is_sharded = o->shards != KR_PLAN_SHARDS_NONE;
+    cutting cut = { job, o->reduce_dtype == KR_DTYPE_BF16 ? 2 : 4, false };
+    for (int64_t i = 0; i < m->n_rows && o->split_embedding; i++)
+        if (m->rows[i].is_table) put(&cut, m->rows[i].elements, 0, 0, 0);
+    for (int64_t i = 0; i < m->n_rows; i++) {
+        const kr_plan_row *row = &m->rows[i];
+        const bool is_split = row->is_table && o->split_embedding;
+        const double part = is_split && (double)o->lookup_rows < m->n_inputs ? (double)o->lookup_rows / m->n_inputs : 1;
+        put(&cut, part * row->elements, is_sharded ? 0 : row->elements, row->bytes, row->stage);
+    }
+}
+
+/* ---- a job ---- */
+
+static void set_times(kr_plan_job *job)
+{
+    const kr_plan_model *m = &job->model;
+    const double per_flop = (double)job->options.tokens / job->options.flops;
+    job->layer = m->layer_flops * per_flop;
+    job->back = (double)(2 * m->n_virtual + job->options.recompute) * job->layer;
+    job->head = 3 * m->head_flops * per_flop; /* with its gradients (ops/fused_head_loss.c) */
+    job->input = m->input_flops * per_flop;
+    job->micro = (double)m->n_virtual * job->layer + job->back + job->head + 3 * job->input;
+}
+
+bool kr_plan_begin(kr_ctx *ctx, const char *op, const kr_model_config *config, const kr_plan_options *options,
+                   kr_plan_job *job)
+{
+    *job = (kr_plan_job){ .ctx = ctx };
+    kr_arena_init(&job->model.arena, &ctx->memory, 1 << 14);
+    kr_plan_options *o = &job->options;
+    if (!KR_TAKE(ctx, op, kr_plan_options, options, o) || !check_options(ctx, op, o) ||
+        !kr_plan_read_model(ctx, op, config, o->length, &job->model))
+        return false;
+    if (!o->micro_batches) o->micro_batches = o->ranks;
+    if (o->recompute == KR_PLAN_ALL || o->recompute > job->model.n_virtual) o->recompute = job->model.n_virtual;
+    job->per_rank = o->micro_batches / o->ranks;
+    job->network = network_of(o);
+    const double most = (double)job->network.per_host * (double)job->per_rank * (double)o->tokens;
+    if (!o->lookup_rows) o->lookup_rows = (int64_t)fmin(most, job->model.n_inputs);
+    job->buckets = kr_arena_alloc(&job->model.arena, (size_t)(job->model.n_rows + 2) * sizeof *job->buckets);
+    if (!kr_require(ctx, job->buckets != NULL, KR_ERR_NOMEM, "%s: no memory for a list of buckets", op)) return false;
+    cut_buckets(job);
+    set_times(job);
+    return true;
+}
+
+void kr_plan_end(kr_plan_job *job)
+{
+    kr_arena_deinit(&job->model.arena);
+}
+
+/* ---- the plan ---- */
+
+/* Sums, and what of them is known only at the end of the backward pass. */
+static void add_sums(const kr_plan_job *job, kr_plan *plan)
+{
+    const kr_plan_model *m = &job->model;
+    const kr_plan_network *n = &job->network;
+    const double element = job->options.reduce_dtype == KR_DTYPE_BF16 ? 2 : 4;
+    const bool is_sharded = job->options.shards != KR_PLAN_SHARDS_NONE;
+    double weights = 0, first = 0, moved = 0;
+    for (int64_t i = 0; i < job->n_buckets; i++) {
+        const kr_plan_bucket *b = &job->buckets[i];
+        plan->sum_bytes += b->scatter;
+        moved += b->scatter + b->gather + (is_sharded ? b->weights : 0);
+        plan->sums += kr_plan_exchange(job, b->scatter) + kr_plan_exchange(job, b->gather);
+        if (is_sharded) weights += kr_plan_exchange(job, b->weights);
+    }
+    double scatter = 0, gather = 0, last_weights = 0;
+    for (int64_t i = 0; i < m->n_rows; i++) {
+        const kr_plan_row *row = &m->rows[i];
+        if (row->stage != m->n_virtual + 1) continue;
+        const bool is_split = row->is_table && job->options.split_embedding;
+        scatter += is_split ? row->elements * fmin(1, (double)job->options.lookup_rows / m->n_inputs) : row->elements;
+        gather += is_sharded ? 0 : row->elements;
+        last_weights += row->bytes;
+    }
+    plan->last = kr_plan_exchange(job, scatter * element) + kr_plan_exchange(job, gather * element);
+    plan->window = job->back + 2 * job->input;
+    plan->exposed = fmax(plan->last, plan->sums - plan->window);
+    if (is_sharded) { /* the norm of all gradients, then the weights */
+        first = kr_plan_exchange(job, last_weights);
+        plan->exposed +=
+            2 * (double)n->rounds * n->latency + fmax(first, weights - (double)m->n_virtual * job->layer - job->input);
+        plan->sums += weights;
+    }
+    plan->link_traffic = moved * (double)(n->per_host - 1) / (double)n->per_host;
+    plan->nic_traffic = moved * (double)(n->hosts - 1) / (double)n->hosts;
+}
+
+/* Gradient buffers of a rank that adds k micro-batches as a binary counter: a sum of 1, 2, 4 ... each. */
+static double gradient_buffers(int64_t k)
+{
+    double buffers = 1;
+    while (k >>= 1) buffers++;
+    return buffers;
+}
+
+static void add_memory(const kr_plan_job *job, kr_plan *plan)
+{
+    const kr_plan_model *m = &job->model;
+    const kr_plan_options *o = &job->options;
+    const double ranks = (double)o->ranks, tokens = (double)o->tokens, layers = (double)m->n_virtual;
+    const double buffers = gradient_buffers(job->per_rank), recomputed = (double)o->recompute;
+    double largest = 0;
+    for (int64_t i = 0; i < job->n_buckets; i++) largest = fmax(largest, job->buckets[i].scatter);
+    plan->weight_bytes = m->weight_bytes;
+    plan->gradient_bytes = buffers * m->weight_bytes;
+    plan->optimizer_bytes = 8 * m->elements + 4 * m->short_elements;
+    plan->buffer_bytes = fmin(4 * tokens * m->n_outputs, LOGITS_BYTES);
+    if (o->ranks > 1) plan->buffer_bytes += fmin(largest, (double)o->bucket_bytes);
+    if (o->shards != KR_PLAN_SHARDS_NONE) plan->optimizer_bytes /= ranks;
+    if (o->shards == KR_PLAN_SHARDS_GRADIENTS && o->ranks > 1) {
+        plan->gradient_bytes = (buffers - 1 + 1 / ranks) * m->weight_bytes;
+        plan->buffer_bytes += largest; /* the bucket that is being made */
+    }
+    const double kept = m->stream_bytes * recomputed + m->layer_bytes * (layers - recomputed);
+    plan->activation_bytes = o->activation_scale * tokens * (kept + (recomputed > 0 ? 2 * m->layer_bytes : 0));
+    plan->memory_bytes =
+        plan->weight_bytes + plan->gradient_bytes + plan->optimizer_bytes + plan->buffer_bytes + plan->activation_bytes;
+}
+
+static void fill(const kr_plan_job *job, kr_plan *plan)
+{
+    const kr_plan_model *m = &job->model;
+    const kr_plan_options *o = &job->options;
+    const double k = (double)job->per_rank, forward = (double)m->n_virtual * m->layer_flops;
+    *plan = (kr_plan){ .parameters = (int64_t)m->elements,
+                       .micro_batches = o->micro_batches,
+                       .buckets = job->n_buckets,
+                       .layers = m->n_virtual,
+                       .is_exact = kr_plan_is_exact(o->micro_batches, o->ranks),
+                       .token_flops = 3 * (forward + m->head_flops + m->input_flops),
+                       .compute = k * job->micro };
+    plan->flops = k * (double)o->tokens * (plan->token_flops + (double)o->recompute * m->layer_flops);
+    if (o->ranks > 1) add_sums(job, plan);
+    plan->step = plan->compute + plan->exposed;
+    plan->efficiency = k * (double)o->tokens * plan->token_flops / o->flops / plan->step;
+    plan->tokens_per_second = (double)o->micro_batches * (double)o->tokens / plan->step;
+    add_memory(job, plan);
+}
+
+kr_status kr_plan_make(kr_ctx *ctx, const kr_model_config *config, const kr_plan_options *options, kr_plan *plan)
+{
+    static const char op[] = "plan.make";
+    kr_plan_job job;
+    if (kr_ctx_failed(ctx)) return kr_ctx_status(ctx);
+    if (!kr_require(ctx, plan != NULL, KR_ERR_ARG, "%s: plan is NULL", op)) return kr_ctx_status(ctx);
+    *plan = (kr_plan){ .parameters = 0 };
+    if (kr_plan_begin(ctx, op, config, options, &job)) fill(&job, plan);
+    kr_plan_end(&job);
+    return kr_ctx_status(ctx);
+}
+
+bool kr_plan_is_exact(int64_t micro_batches, int64_t ranks)
+{
+    if (micro_batches < 1 || ranks < 1 || micro_batches % ranks) return false;
+    const int64_t block = micro_batches / ranks;
+    return ranks == 1 || (block & (block - 1)) == 0;
+}
