@@ -372,7 +372,12 @@ static int run_with(kr_ctx *ctx, const plan_values *v, const published *named)
         if (named && named->family == KR_FAMILY_MAMBA2) shape.config->network->pad_vocab_size_multiple = 16;
         status = cli_model_shape_set("plan", &v->model, &shape) ? report(ctx, v, shape.config) : CLI_USAGE;
     }
-    if (cli_model_failed(ctx, "plan")) status = CLI_FAILED;
+    if (kr_ctx_failed(ctx) && strstr(kr_ctx_message(ctx), ": ranks")) { /* a name of the library's */
+        cli_complain("ranks is --gpus, ranks_per_host is --per-host", "%s", kr_ctx_message(ctx));
+        status = CLI_FAILED;
+    } else if (cli_model_failed(ctx, "plan")) {
+        status = CLI_FAILED;
+    }
     cli_model_shape_free(&shape);
     return status;
 }

@@ -74,12 +74,12 @@ static void print_cluster(cli_report *r, const plan_job *job)
         cli_report_number(r, "nic_bytes", o->nic_bytes, "%g", o->nic_bytes);
         cli_report_number(r, "link_bytes", o->link_bytes, "%g", o->link_bytes);
     } else if (hosts == 1) {
-        cli_report_text(r, "cluster", "%lld GPUs on one host, %.4g GB/s between them", (long long)o->ranks,
-                        giga(o->link_bytes));
+        cli_report_text(r, "cluster", "%lld GPU%s on one host, %.4g GB/s each way", (long long)o->ranks,
+                        o->ranks == 1 ? "" : "s", giga(o->link_bytes));
     } else {
-        cli_report_text(r, "cluster", "%lld hosts of %lld GPUs; %.4g GB/s between GPUs, %lld x %s = %.4g GB/s a host",
-                        hosts, (long long)o->ranks_per_host, giga(o->link_bytes), (long long)v->nics, v->nic,
-                        giga(o->nic_bytes));
+        cli_report_text(
+            r, "cluster", "%lld hosts, %lld GPUs each; %.4g GB/s between GPUs, %lld x %s = %.4g GB/s between hosts",
+            hosts, (long long)o->ranks_per_host, giga(o->link_bytes), (long long)v->nics, v->nic, giga(o->nic_bytes));
     }
 }
 
@@ -100,7 +100,7 @@ static void print_exact(cli_report *r, const plan_job *job)
     char text[400] = "";
     for (int i = 0; i < count; i++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%lld", i ? ", " : "", (long long)ranks[i]);
-    cli_report_text(r, "same bits as 1 GPU", "%s; with %lld micro-batches: on %s",
+    cli_report_text(r, "same bits as 1 GPU", "%s; with %lld micro-batches on %s",
                     job->values->reduce                     ? "no, sums are fast"
                     : job->values->reduce_dtype             ? "no, sums are rounded to bf16"
                     : job->choices[job->best].plan.is_exact ? "yes"
@@ -121,13 +121,14 @@ static void print_step(cli_report *r, const plan_job *job)
         cli_report_number(r, "nic_traffic", p->nic_traffic, "%g", p->nic_traffic);
         cli_report_number(r, "link_traffic", p->link_traffic, "%g", p->link_traffic);
     } else {
-        cli_report_text(r, "step", "%lld micro-batches of %lld tokens, %lld for each GPU: %.0f tokens",
+        cli_report_text(r, "micro_batches", "%lld of %lld tokens, %lld for each GPU: %.0f tokens",
                         (long long)p->micro_batches, (long long)o->tokens, (long long)(p->micro_batches / o->ranks),
                         tokens);
-        cli_report_text(r, "traffic",
-                        "%.4g GB of gradients in %lld buckets; a host sends %.4g GB, a GPU %.4g GB to its "
-                        "neighbours",
-                        giga(p->sum_bytes), (long long)p->buckets, giga(p->nic_traffic), giga(p->link_traffic));
+        if (o->ranks > 1)
+            cli_report_text(r, "traffic",
+                            "%.4g GB of gradients in %lld buckets; a host sends %.4g GB, a GPU %.4g GB to its "
+                            "neighbours",
+                            giga(p->sum_bytes), (long long)p->buckets, giga(p->nic_traffic), giga(p->link_traffic));
     }
     print_exact(r, job);
 }

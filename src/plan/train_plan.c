@@ -2,8 +2,8 @@
  *
  *   exchange   half a sum of b bytes:   ordered  (G-1)/G b / link + (H-1)/H b / nic + rounds latency
  *                                       fast     the larger of the first two     + rounds latency;   rounds = log2 H
- *   exposed    max(last, sums - window): sums run one after another while the layers go backward, window; `last` cannot
- *              begin before that ends
+ *   exposed    max(last, sums - window): sums run one after another while the layers go backward, window; `last`, of the
+ *              bucket with the embedding, cannot begin before that ends
  *   sharded    scatter as above; the gather of the weights is hidden by the next forward pass in the same way
  */
 #include "plan/train_plan_impl.h"
@@ -213,39 +213,31 @@ void kr_plan_end(kr_plan_job *job)
 
 /* ---- the plan ---- */
 
-/* Sums, and what of them is known only at the end of the backward pass. */
 static void add_sums(const kr_plan_job *job, kr_plan *plan)
 {
     const kr_plan_model *m = &job->model;
     const kr_plan_network *n = &job->network;
-    const double element = job->options.reduce_dtype == KR_DTYPE_BF16 ? 2 : 4;
     const bool is_sharded = job->options.shards != KR_PLAN_SHARDS_NONE;
-    double weights = 0, first = 0, moved = 0;
+    double weights = 0, first = 0,
+           moved = 0; /* seconds, seconds of those that the next forward pass begins with; bytes */
     for (int64_t i = 0; i < job->n_buckets; i++) {
         const kr_plan_bucket *b = &job->buckets[i];
-        plan->sum_bytes += b->scatter;
+        const double sum = kr_plan_exchange(job, b->scatter) + kr_plan_exchange(job, b->gather);
+        const double own = is_sharded ? kr_plan_exchange(job, b->weights) : 0;
+        const bool is_last = b->stage > m->n_virtual;
         moved += b->scatter + b->gather + (is_sharded ? b->weights : 0);
-        plan->sums += kr_plan_exchange(job, b->scatter) + kr_plan_exchange(job, b->gather);
-        if (is_sharded) weights += kr_plan_exchange(job, b->weights);
+        plan->sum_bytes += b->scatter;
+        plan->sums += sum;
+        plan->last += is_last ? sum : 0;
+        weights += own;
+        first += is_last ? own : 0;
     }
-    double scatter = 0, gather = 0, last_weights = 0;
-    for (int64_t i = 0; i < m->n_rows; i++) {
-        const kr_plan_row *row = &m->rows[i];
-        if (row->stage != m->n_virtual + 1) continue;
-        const bool is_split = row->is_table && job->options.split_embedding;
-        scatter += is_split ? row->elements * fmin(1, (double)job->options.lookup_rows / m->n_inputs) : row->elements;
-        gather += is_sharded ? 0 : row->elements;
-        last_weights += row->bytes;
-    }
-    plan->last = kr_plan_exchange(job, scatter * element) + kr_plan_exchange(job, gather * element);
     plan->window = job->back + 2 * job->input;
     plan->exposed = fmax(plan->last, plan->sums - plan->window);
-    if (is_sharded) { /* the norm of all gradients, then the weights */
-        first = kr_plan_exchange(job, last_weights);
+    if (is_sharded) /* the norm of all gradients, then the weights */
         plan->exposed +=
             2 * (double)n->rounds * n->latency + fmax(first, weights - (double)m->n_virtual * job->layer - job->input);
-        plan->sums += weights;
-    }
+    plan->sums += weights;
     plan->link_traffic = moved * (double)(n->per_host - 1) / (double)n->per_host;
     plan->nic_traffic = moved * (double)(n->hosts - 1) / (double)n->hosts;
 }
@@ -276,8 +268,9 @@ static void add_memory(const kr_plan_job *job, kr_plan *plan)
         plan->gradient_bytes = (buffers - 1 + 1 / ranks) * m->weight_bytes;
         plan->buffer_bytes += largest; /* the bucket that is being made */
     }
+    const double replayed = 1.5 * m->layer_bytes; /* a layer, recorded again, and gradients of a part of it */
     const double kept = m->stream_bytes * recomputed + m->layer_bytes * (layers - recomputed);
-    plan->activation_bytes = o->activation_scale * tokens * (kept + (recomputed > 0 ? 2 * m->layer_bytes : 0));
+    plan->activation_bytes = o->activation_scale * tokens * (kept + (recomputed > 0 ? replayed : 0));
     plan->memory_bytes =
         plan->weight_bytes + plan->gradient_bytes + plan->optimizer_bytes + plan->buffer_bytes + plan->activation_bytes;
 }
