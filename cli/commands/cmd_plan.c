@@ -36,7 +36,7 @@ static const cli_option options[] = {
     { "reduce", 0, "ordered|fast", CLI_CHOICE, AT(reduce), "ordered", 0,
       "sums of gradients: in a fixed order, or as the engine likes" },
     { "reduce-dtype", 0, "f32|bf16", CLI_CHOICE, AT(reduce_dtype), "f32", 0, "gradients on the network" },
-    { "bucket", 0, "SIZE", CLI_TEXT, AT(bucket), "25MB", 0, "gradients that are summed at once" },
+    { "bucket", 0, "SIZE", CLI_TEXT, AT(bucket), "25MiB", 0, "gradients that are summed at once" },
     { "split-embedding", 0, NULL, CLI_FLAG, AT(splits_embedding), NULL, 0,
       "sum the head's part of a tied embedding's gradient early" },
     { "distinct", 0, "N", CLI_I64, AT(distinct), NULL, 1,

@@ -1,5 +1,5 @@
-/* plan_model.c - a config as stages of a step: operations, parameters in the order in which their gradients are complete,
- * and bytes of activations. The parameter table is declared without memory.
+/* plan_model.c - a config as stages of a step: operations, parameters and when their gradients are complete, bytes of
+ * activations. The parameter table is declared without memory.
  */
 #include "plan/train_plan_impl.h"
 
@@ -70,14 +70,6 @@ static int64_t stage_of(const kr_layers *layers, const char *name)
     return is_of_head(name) ? 0 : layers->nvirtual + 1;
 }
 
-/* Stable, so that the table's order remains within a stage. */
-static void put_row(kr_plan_model *m, kr_plan_row row)
-{
-    int64_t at = m->n_rows++;
-    for (; at > 0 && m->rows[at - 1].stage > row.stage; at--) m->rows[at] = m->rows[at - 1];
-    m->rows[at] = row;
-}
-
 static bool read_rows(kr_ctx *ctx, const char *op, const kr_network *net, kr_plan_model *m)
 {
     const int64_t count = kr_params_count(net->params);
@@ -85,14 +77,14 @@ static bool read_rows(kr_ctx *ctx, const char *op, const kr_network *net, kr_pla
     if (!kr_require(ctx, m->rows != NULL, KR_ERR_NOMEM, "%s: no memory for a list of %lld parameters", op,
                     (long long)count))
         return false;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = count - 1; i >= 0; i--) {
         const kr_param_row *row = kr_params_at(net->params, i);
         const double elements = (double)kr_tensor_count(row->tensor);
         const double bytes = elements * (double)kr_dtype_bytes(kr_tensor_dtype(row->tensor));
-        put_row(m, (kr_plan_row){ .elements = elements,
-                                  .bytes = bytes,
-                                  .stage = stage_of(net->layers, row->name),
-                                  .is_table = row->tensor == net->embedding_wd && !net->head_wd });
+        m->rows[m->n_rows++] = (kr_plan_row){ .elements = elements,
+                                              .bytes = bytes,
+                                              .stage = stage_of(net->layers, row->name),
+                                              .is_table = row->tensor == net->embedding_wd && !net->head_wd };
         m->elements += elements;
         m->weight_bytes += bytes;
         if (kr_dtype_bytes(kr_tensor_dtype(row->tensor)) < 4) m->short_elements += elements;

@@ -21,7 +21,7 @@ KR_DEFAULTS(kr_plan_options) = { .size = sizeof(kr_plan_options),
                                  .latency = 15e-6,
                                  .tokens = 16384,
                                  .length = 2048,
-                                 .bucket_bytes = 25000000,
+                                 .bucket_bytes = 25 << 20,
                                  .reduce_dtype = KR_DTYPE_F32,
                                  .activation_scale = 1,
                                  .steps = 4,
@@ -135,40 +135,53 @@ double kr_plan_exchange(const kr_plan_job *job, double bytes)
 
 /* ---- buckets ---- */
 
-typedef struct cutting {
-    kr_plan_job *job;
-    double element; /* bytes of a gradient's element on the network */
-    bool is_open;
-} cutting;
-
-static void put(cutting *cut, double scatter, double gather, double weights, int64_t stage)
+/* Rows in their order; a row that would make a bucket larger than bucket_bytes begins a new one. */
+static void put(kr_plan_job *job, kr_plan_bucket part, bool is_apart)
 {
-    kr_plan_job *job = cut->job;
-    if (!cut->is_open) job->buckets[job->n_buckets++] = (kr_plan_bucket){ .stage = stage };
-    kr_plan_bucket *b = &job->buckets[job->n_buckets - 1];
-    b->scatter += scatter * cut->element;
-    b->gather += gather * cut->element;
-    b->weights += weights;
-    b->stage = stage;
-    cut->is_open = b->scatter < (double)job->options.bucket_bytes;
+    kr_plan_bucket *last = job->n_buckets ? &job->buckets[job->n_buckets - 1] : NULL;
+    if (!last || is_apart || last->scatter + part.scatter > (double)job->options.bucket_bytes) {
+        job->buckets[job->n_buckets++] = part;
+        return;
+    }
+    last->scatter += part.scatter;
+    last->gather += part.gather;
+    last->weights += part.weights;
+    if (last->stage < part.stage) last->stage = part.stage;
 }
 
-/* The table's gradient is that of the head, and that of the look-ups, which concern few rows: the first half of its sum is
- * done for each of them, the second half once. */
+/* Stable: buckets of one stage are summed in the order in which they were cut. */
+static void sort_by_stage(kr_plan_job *job)
+{
+    for (int64_t i = 1; i < job->n_buckets; i++) {
+        const kr_plan_bucket b = job->buckets[i];
+        int64_t at = i;
+        for (; at > 0 && job->buckets[at - 1].stage > b.stage; at--) job->buckets[at] = job->buckets[at - 1];
+        job->buckets[at] = b;
+    }
+}
+
+/* The gradient of a tied embedding is that of the head, and that of the look-ups, which concern few rows: if it is split, the
+ * first half of its sum is done for each of them, the second half once. */
 static void cut_buckets(kr_plan_job *job)
 {
     const kr_plan_model *m = &job->model;
     const kr_plan_options *o = &job->options;
     const bool is_sharded = o->shards != KR_PLAN_SHARDS_NONE;
-    cutting cut = { job, o->reduce_dtype == KR_DTYPE_BF16 ? 2 : 4, false };
-    for (int64_t i = 0; i < m->n_rows && o->split_embedding; i++)
-        if (m->rows[i].is_table) put(&cut, m->rows[i].elements, 0, 0, 0);
+    const double element = o->reduce_dtype == KR_DTYPE_BF16 ? 2 : 4;
+    bool was_split = false;
     for (int64_t i = 0; i < m->n_rows; i++) {
         const kr_plan_row *row = &m->rows[i];
         const bool is_split = row->is_table && o->split_embedding;
-        const double part = is_split && (double)o->lookup_rows < m->n_inputs ? (double)o->lookup_rows / m->n_inputs : 1;
-        put(&cut, part * row->elements, is_sharded ? 0 : row->elements, row->bytes, row->stage);
+        const double part = is_split ? fmin(1, (double)o->lookup_rows / m->n_inputs) : 1,
+                     bytes = element * row->elements;
+        if (is_split) put(job, (kr_plan_bucket){ .scatter = bytes }, true);
+        put(job,
+            (kr_plan_bucket){
+                .scatter = part * bytes, .gather = is_sharded ? 0 : bytes, .weights = row->bytes, .stage = row->stage },
+            is_split || was_split);
+        was_split = is_split;
     }
+    sort_by_stage(job);
 }
 
 /* ---- a job ---- */
@@ -242,11 +255,11 @@ static void add_sums(const kr_plan_job *job, kr_plan *plan)
     plan->nic_traffic = moved * (double)(n->hosts - 1) / (double)n->hosts;
 }
 
-/* Gradient buffers of a rank that adds k micro-batches as a binary counter: a sum of 1, 2, 4 ... each. */
+/* Gradient buffers of a rank that adds k micro-batches as a binary counter: sums of 1, 2, 4, ..., and one that is written. */
 static double gradient_buffers(int64_t k)
 {
     double buffers = 1;
-    while (k >>= 1) buffers++;
+    for (int64_t sum = 1; sum < k; sum *= 2) buffers++;
     return buffers;
 }
 
@@ -259,13 +272,13 @@ static void add_memory(const kr_plan_job *job, kr_plan *plan)
     double largest = 0;
     for (int64_t i = 0; i < job->n_buckets; i++) largest = fmax(largest, job->buckets[i].scatter);
     plan->weight_bytes = m->weight_bytes;
-    plan->gradient_bytes = buffers * m->weight_bytes;
+    plan->gradient_bytes = buffers * 4 * m->elements; /* f32, also those of 16-bit weights */
     plan->optimizer_bytes = 8 * m->elements + 4 * m->short_elements;
     plan->buffer_bytes = fmin(4 * tokens * m->n_outputs, LOGITS_BYTES);
     if (o->ranks > 1) plan->buffer_bytes += fmin(largest, (double)o->bucket_bytes);
     if (o->shards != KR_PLAN_SHARDS_NONE) plan->optimizer_bytes /= ranks;
     if (o->shards == KR_PLAN_SHARDS_GRADIENTS && o->ranks > 1) {
-        plan->gradient_bytes = (buffers - 1 + 1 / ranks) * m->weight_bytes;
+        plan->gradient_bytes = (buffers - 1 + 1 / ranks) * 4 * m->elements;
         plan->buffer_bytes += largest; /* the bucket that is being made */
     }
     const double replayed = 1.5 * m->layer_bytes; /* a layer, recorded again, and gradients of a part of it */

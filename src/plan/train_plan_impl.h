@@ -24,7 +24,7 @@ typedef struct kr_plan_row {
 typedef struct kr_plan_model {
     kr_arena arena;
     int64_t n_virtual, n_rows;
-    kr_plan_row *rows; /* [n_rows], in order of stages */
+    kr_plan_row *rows; /* [n_rows], in the reverse order of the table */
     /* forward operations of a token: of one layer, of the head, and before the stack */
     double layer_flops, head_flops, input_flops;
     double elements, weight_bytes, short_elements; /* the last: with an f32 copy in the optimizer */
@@ -36,7 +36,7 @@ typedef struct kr_plan_model {
 typedef struct kr_plan_bucket {
     double scatter, gather; /* bytes: of the sum's two halves */
     double weights;         /* bytes of its weights, which are gathered if the optimizer is sharded */
-    int64_t stage;          /* it is complete at the end of this one */
+    int64_t stage;          /* it is complete at the end of this one; buckets are in order of stages */
 } kr_plan_bucket;
 
 /* The network: hosts with `per_host` ranks each. */

@@ -121,20 +121,22 @@ TEST(the_table_of_the_paper_model)
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         kr_model_config *config = shape(KR_FAMILY_MAMBA2, table[i].d_model, table[i].layers, 50288);
         for (int c = 0; c < 6; c++) {
-            const kr_plan_options o = cluster(c);
+            kr_plan_options o = cluster(c);
+            o.latency = 0;
             const kr_plan p = made(config, &o);
             /* the table's figures have two digits or three */
             CHECK(fabs(p.token_flops * 1e-9 / table[i].gflop - 1) < 0.006 &&
                       fabs(1e3 * p.compute / table[i].step - 1) < 0.01,
                   "%s: %.3f GFLOP, %.1f ms; expected %.3f, %.1f", table[i].name, p.token_flops * 1e-9, 1e3 * p.compute,
                   table[i].gflop, table[i].step);
-            /* 10 %: the table cuts messages of 25 MB out of all gradients, the plan cuts buckets at parameters: fewer, so
-             * that 4096 GPUs with fast networks have less latency */
-            CHECK(fabs(1e3 * p.sums / table[i].sums[c] - 1) < 0.10, "%s, column %d: sums of %.2f ms, expected %.2f",
-                  table[i].name, c, 1e3 * p.sums, table[i].sums[c]);
-            /* 3.5 points: the table hides sums behind 0.6 of the step, the plan behind the layers' backward pass, 0.48 of it at
-             * 130m; and its figures for 4096 GPUs leave out what the larger latency adds to the embedding's sum */
-            CHECK(fabs(100 * p.efficiency - table[i].efficiency[c]) < 3.5,
+            /* the table has messages of 25 MB; buckets that are cut at parameters are more */
+            const double hosts = (double)o.ranks / 8, messages = p.sum_bytes / 25e6;
+            const double sums = 1e3 * (p.sums + messages * 2 * log2(hosts) * 15e-6);
+            CHECK(fabs(sums / table[i].sums[c] - 1) < 0.025, "%s, column %d: sums of %.2f ms, expected %.2f",
+                  table[i].name, c, sums, table[i].sums[c]);
+            /* 2.5 points: the table hides sums behind 0.6 of the step, the plan behind the layers' backward pass, 0.48 of it at
+             * 130m and 0.64 at 2.7b; and latency is left out here */
+            CHECK(fabs(100 * p.efficiency - table[i].efficiency[c]) < 2.5,
                   "%s, column %d: efficiency %.1f %%, expected %.0f", table[i].name, c, 100 * p.efficiency,
                   table[i].efficiency[c]);
         }
@@ -174,35 +176,29 @@ TEST(a_sum_by_hand)
     end();
 }
 
-/* A bucket is closed by the parameter with which it has bucket_bytes; only the last one may be smaller. */
+/* In the reverse order of the table; a parameter that does not fit begins a new bucket. */
 TEST(buckets_are_cut_at_parameters)
 {
     begin();
     kr_model_config *config = shape(KR_FAMILY_MAMBA2, 256, 3, 1024);
     kr_model *model = kr_model_create(ctx, config);
-    const int64_t count = kr_params_count(kr_network_params(kr_model_network(model)));
-    kr_plan_options o = options_of(2);
-    o.bucket_bytes = 1;
-    CHECK(made(config, &o).buckets == count, "not one for each of %lld parameters", (long long)count);
-    o.bucket_bytes = 4 * 1000;
-    /* backward: norm_f (256), then for each layer the mixer's dt_bias, A_log, D (8 each), in_proj, out_proj, conv1d.weight
-     * (768 x 4), conv1d.bias (768), norm (512), and the layer's norm (256), in the table's order */
-    int64_t want = 0;
-    double open = 0;
-    for (int64_t stage = -1; stage <= 3; stage++)
-        for (int64_t i = 0; i < count; i++) {
-            const kr_param_row *row = kr_params_at(kr_network_params(kr_model_network(model)), i);
-            long long layer = -1;
-            const int64_t own = sscanf(row->name, "backbone.layers.%lld.", &layer) == 1 ? 2 - layer
-                                : strstr(row->name, "norm_f")                           ? -1
-                                                                                        : 3;
-            if (own != stage) continue;
-            if (open == 0) want++;
-            open += 4.0 * (double)kr_tensor_count(row->tensor);
-            if (open >= 4000) open = 0;
+    const kr_params *params = kr_network_params(kr_model_network(model));
+    const int64_t count = kr_params_count(params), sizes[] = { 1, 4000, 100000, 3000000, 1 << 30 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        kr_plan_options o = options_of(2);
+        o.bucket_bytes = sizes[i];
+        int64_t want = 0;
+        double open = 0;
+        for (int64_t row = count - 1; row >= 0; row--) {
+            const double bytes = 4 * (double)kr_tensor_count(kr_params_at(params, row)->tensor);
+            const bool fits = want && open + bytes <= (double)sizes[i];
+            want += !fits;
+            open = fits ? open + bytes : bytes;
         }
-    CHECK(made(config, &o).buckets == want, "%lld buckets, expected %lld", (long long)made(config, &o).buckets,
-          (long long)want);
+        const int64_t got = made(config, &o).buckets;
+        CHECK(got == want && (sizes[i] > 1 || got == count), "%lld bytes: %lld buckets, expected %lld",
+              (long long)sizes[i], (long long)got, (long long)want);
+    }
     kr_model_destroy(model);
     kr_model_config_destroy(config);
     end();
@@ -259,8 +255,11 @@ TEST(memory_of_shares_by_hand)
     o.shards = KR_PLAN_SHARDS_NONE;
     p = made(config, &o);
     CHECK(p.gradient_bytes == 3 * 4 * n, "log2(M/R) + 1 buffers: %g N", p.gradient_bytes / n);
-    config->mamba2->dtype = KR_DTYPE_BF16; /* matrices; their f32 copies belong to the optimizer */
+    o.micro_batches = 8 * 3;
+    CHECK(made(config, &o).gradient_bytes == 3 * 4 * n, "3 a rank: sums of 1 and of 2, and one that is written");
+    config->mamba2->dtype = KR_DTYPE_BF16; /* matrices; their f32 copies belong to the optimizer, sums are f32 */
     p = made(config, &o);
+    CHECK(p.gradient_bytes == 3 * 4 * n, "bf16: gradients of %g N", p.gradient_bytes / n);
     CHECK(p.weight_bytes < 2.01 * n && fabs(p.optimizer_bytes - (8 * n + 4 * n)) < 0.01 * n, "bf16: %g N, %g N",
           p.weight_bytes / n, p.optimizer_bytes / n);
     kr_model_config_destroy(config);

@@ -44,7 +44,7 @@ typedef struct kr_plan_options {
     int64_t tokens;         /* 16384: of a micro-batch */
     int64_t length;         /* 2048: tokens of a row; divides tokens */
     int64_t micro_batches;  /* 0: one for each rank; of all ranks in a step, a multiple of ranks */
-    int64_t bucket_bytes;   /* 25000000: gradients summed at once, cut at parameters */
+    int64_t bucket_bytes;   /* 25 MiB: gradients summed at once, cut at parameters */
     kr_dtype reduce_dtype;  /* KR_DTYPE_F32, or KR_DTYPE_BF16: of gradients on the network */
     bool fast_sums;         /* false: ordered sums, inside a host and then between hosts; true: pipelined rings */
     kr_plan_shards shards;  /* KR_PLAN_SHARDS_NONE */
