@@ -30,17 +30,20 @@ static const cli_option options[] = {
     { "length", 's', "N", CLI_I64, AT(length), NULL, 1, "tokens of a row (default 2048, at most --tokens)" },
     { "micro-batches", 0, "M", CLI_I64, AT(micro_batches), NULL, 1,
       "micro-batches of a step, of all GPUs together (default: one for each)" },
-    { "shard", 0, "none|optimizer|gradients", CLI_CHOICE, AT(shard), NULL, 0,
-      "what a GPU holds a share of; ZeRO-1 is optimizer, ZeRO-2 gradients (default: the fastest that fits)" },
     { "recompute", 0, NULL, CLI_FLAG, AT(recompute), NULL, 0, "recompute every layer in the backward pass" },
     { "reduce", 0, "ordered|fast", CLI_CHOICE, AT(reduce), "ordered", 0,
       "sums of gradients: in a fixed order, or as the engine likes" },
-    { "reduce-dtype", 0, "f32|bf16", CLI_CHOICE, AT(reduce_dtype), "f32", 0, "gradients on the network" },
-    { "bucket", 0, "SIZE", CLI_TEXT, AT(bucket), "25MiB", 0, "gradients that are summed at once" },
+    { "", 0, NULL, CLI_HEADING, 0, NULL, 0, "What if: other trainers than krait train" },
+    { "shard", 0, "none|optimizer|gradients", CLI_CHOICE, AT(shard), NULL, 0,
+      "what a GPU holds a share of; ZeRO-1 is optimizer, ZeRO-2 gradients (default optimizer, and all as a table)" },
+    { "gather-ahead", 0, NULL, CLI_FLAG, AT(gathers_ahead), NULL, 0,
+      "gather new weights layer by layer while the next forward pass runs" },
     { "split-embedding", 0, NULL, CLI_FLAG, AT(splits_embedding), NULL, 0,
       "sum the head's part of a tied embedding's gradient early" },
     { "distinct", 0, "N", CLI_I64, AT(distinct), NULL, 1,
       "with --split-embedding: different tokens of a host in a step (default: as many as there may be)" },
+    { "reduce-dtype", 0, "f32|bf16", CLI_CHOICE, AT(reduce_dtype), "f32", 0, "gradients on the network" },
+    { "bucket", 0, "SIZE", CLI_TEXT, AT(bucket), "25MiB", 0, "gradients that are summed at once" },
     { "", 0, NULL, CLI_HEADING, 0, NULL, 0, "Simulation" },
     { "simulate", 0, NULL, CLI_FLAG, AT(simulates), NULL, 0, "run the schedule on a modelled network, rank by rank" },
     { "steps", 0, "N", CLI_I64, AT(steps), "4", 2, "simulated steps; the first is not counted" },
@@ -166,7 +169,6 @@ static bool fit_together(const plan_values *v)
 {
     const int64_t micro_batches = v->micro_batches ? v->micro_batches : v->gpus;
     const char *missing = v->name || (v->model.family >= 0 && v->model.d_model) ? NULL : "--model is missing";
-    const bool simulated = v->slow.count || v->jitter > 0;
     if (missing)
         cli_complain("name a model, or give --family and --d-model; see krait plan --help", "plan: %s", missing);
     else if (v->gpus > v->per_host && v->gpus % v->per_host)
@@ -182,13 +184,34 @@ static bool fit_together(const plan_values *v)
                      (long long)v->length);
     else if (!isnan(v->rate) && v->device == PLAN_MEASURED)
         cli_complain("give one of the two", "plan: --rate and --device measured are two sources of one number");
-    else if (v->distinct && !v->splits_embedding)
-        cli_complain("add --split-embedding", "plan: --distinct has no effect without --split-embedding");
-    else if (simulated && !v->simulates)
-        cli_complain("add --simulate", "plan: --%s has no effect without --simulate",
-                     v->slow.count ? "slow" : "jitter");
+    else if (!(v->link > 0) || v->rate <= 0)
+        cli_complain(remedy, "plan: --%s is 0, but must be above 0", v->link > 0 ? "rate" : "link");
     else return true;
     return false;
+}
+
+/* Options that other options must accompany. */
+static bool are_in_use(const plan_values *v, const cli_given *given)
+{
+    const struct {
+        const char *name, *needs;
+        bool is_used;
+    } rules[] = { { "distinct", "--split-embedding", v->splits_embedding },
+                  { "steps", "--simulate", v->simulates },
+                  { "slow", "--simulate", v->simulates },
+                  { "jitter", "--simulate", v->simulates },
+                  { "on", "--device measured", v->device == PLAN_MEASURED },
+                  { "threads", "--device measured", v->device == PLAN_MEASURED },
+                  { "isa", "--device measured", v->device == PLAN_MEASURED },
+                  { "precision", "--device measured", v->device == PLAN_MEASURED } };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        char text[80];
+        if (rules[i].is_used || !cli_is_given(&cli_plan, v, given, rules[i].name)) continue;
+        snprintf(text, sizeof text, "add %s", rules[i].needs);
+        cli_complain(text, "plan: --%s has no effect without %s", rules[i].name, rules[i].needs);
+        return false;
+    }
+    return true;
 }
 
 /* An H200 training the 130m shape of each family with bf16 products, 8 rows of 2048 tokens: docs/perf.md, "Training on a
@@ -234,8 +257,6 @@ static bool take_options(const plan_values *v, kr_plan_options *o)
     const double nic = rate_of(v->nic);
     size_t bucket;
     if (!(nic > 0)) return refuse("nic", v->nic, "bits/s with a unit, such as 400G or 800M");
-    if (!(v->link > 0)) return refuse("link", "0", "GB/s, above 0");
-    if (!isnan(v->rate) && !(v->rate > 0)) return refuse("rate", "0", "TFLOP/s, above 0");
     if (!take_size("bucket", v->bucket, &bucket)) return false;
     kr_plan_options_init(o);
     o->ranks = v->gpus;
@@ -251,6 +272,7 @@ static bool take_options(const plan_values *v, kr_plan_options *o)
     o->reduce_dtype = v->reduce_dtype ? KR_DTYPE_BF16 : KR_DTYPE_F32;
     o->fast_sums = v->reduce == 1;
     o->split_embedding = v->splits_embedding;
+    o->gather_ahead = v->gathers_ahead;
     o->lookup_rows = v->distinct;
     o->steps = v->steps;
     o->jitter = v->jitter;
@@ -319,8 +341,15 @@ static bool make_plans(kr_ctx *ctx, plan_job *job)
         const bool is_wanted = v->shard >= 0 ? v->shard == s : s == KR_PLAN_SHARDS_NONE || v->gpus > 1;
         if (is_wanted && !add_choices(ctx, job, (kr_plan_shards)s)) return false;
     }
-    for (int i = 1; i < job->count; i++)
-        if (is_better(job, &job->choices[i], &job->choices[job->best])) job->best = i;
+    /* of those that krait train has: it holds the optimizer's state in shares */
+    const kr_plan_shards shards = v->shard >= 0 ? (kr_plan_shards)v->shard
+                                  : v->gpus > 1 ? KR_PLAN_SHARDS_OPTIMIZER
+                                                : KR_PLAN_SHARDS_NONE;
+    job->best = -1;
+    for (int i = 0; i < job->count; i++)
+        if (job->choices[i].shards == shards &&
+            (job->best < 0 || is_better(job, &job->choices[i], &job->choices[job->best])))
+            job->best = i;
     job->options.shards = job->choices[job->best].shards;
     job->options.recompute = job->choices[job->best].recompute;
     return true;
@@ -385,11 +414,12 @@ static int run_with(kr_ctx *ctx, const plan_values *v, const published *named)
 static int run(int argc, char **argv)
 {
     plan_values v = { .model = CLI_MODEL_VALUES, .rate = NAN };
-    int status = cli_parse(&cli_plan, &v, argc, argv);
+    cli_given given = { { 0 } };
+    int status = cli_parse_given(&cli_plan, &v, argc, argv, &given);
     const published *named;
     if (status >= 0) return status;
     if (!v.length) v.length = v.tokens < 2048 ? v.tokens : 2048;
-    if (!fit_together(&v) || !take_name(&v, &named)) return CLI_USAGE;
+    if (!are_in_use(&v, &given) || !fit_together(&v) || !take_name(&v, &named)) return CLI_USAGE;
     kr_ctx *ctx = cli_open(&(cli_machine){ .device = "cpu", .threads = 1, .precision = KR_PRECISION_UNSET }, v.seed);
     status = cli_model_failed(ctx, "plan") ? CLI_FAILED : run_with(ctx, &v, named);
     kr_ctx_destroy(ctx);

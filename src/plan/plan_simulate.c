@@ -61,7 +61,7 @@ static void exchange_between(ranks *r, double bytes)
     }
 }
 
-/* Pipelined rings: nobody ends before the last one has begun. */
+/* Pipelined rings: no rank ends before the last one has begun. */
 static void exchange_at_once(ranks *r, double bytes)
 {
     const int64_t count = r->job->network.ranks;
@@ -126,22 +126,26 @@ static void wait_for_thread(ranks *r)
     for (int64_t i = 0; i < r->job->network.ranks; i++) r->compute[i] = fmax(r->compute[i], r->thread[i]);
 }
 
-/* The weights of buckets from *next down whose first use in the forward pass is this stage; each is waited for. They were
- * posted together when the optimizer was done: until then a thread's clock is not behind the computation. */
+/* One bucket of new weights, as soon as the threads are free: they were posted when the optimizer was done. */
+static void gather_bucket(ranks *r, double bytes)
+{
+    const int64_t count = r->job->network.ranks;
+    double begun = 0, ended = 0;
+    for (int64_t i = 0; i < count; i++) begun += r->at[i] = r->thread[i];
+    gather(r, bytes);
+    for (int64_t i = 0; i < count; i++) ended += r->thread[i] = r->at[i];
+    r->busy += ended - begun;
+    r->wait += ended - begun - (double)count * kr_plan_exchange(r->job, bytes);
+}
+
+/* The weights of buckets from *next down that the forward pass first uses in this stage, or in one before. */
 static void gather_weights(ranks *r, int64_t stage, int64_t *next)
 {
     const kr_plan_bucket *buckets = r->job->buckets;
     bool has_any = false;
     for (; *next >= 0 && buckets[*next].stage >= stage; (*next)--) {
-        const double bytes = buckets[*next].weights;
-        const int64_t count = r->job->network.ranks;
-        if (bytes <= 0) continue;
-        double begun = 0, ended = 0;
-        for (int64_t i = 0; i < count; i++) begun += r->at[i] = r->thread[i];
-        gather(r, bytes);
-        for (int64_t i = 0; i < count; i++) ended += r->thread[i] = r->at[i];
-        r->busy += ended - begun;
-        r->wait += ended - begun - (double)count * kr_plan_exchange(r->job, bytes);
+        if (buckets[*next].weights <= 0) continue;
+        gather_bucket(r, buckets[*next].weights);
         has_any = true;
     }
     if (has_any) wait_for_thread(r);
@@ -217,12 +221,14 @@ static void run_step(ranks *r, int64_t step)
     const bool is_sharded = job->options.shards != KR_PLAN_SHARDS_NONE;
     set_factors(r, step);
     for (int64_t k = 0; k < job->per_rank; k++) {
-        forward(r, is_sharded && step > 0 && k == 0);
+        forward(r, is_sharded && job->options.gather_ahead && step > 0 && k == 0);
         backward(r, k == job->per_rank - 1);
     }
     wait_for_thread(r);
     if (is_sharded) agree_on_norm(r);
     for (int64_t i = 0; i < job->network.ranks; i++) r->thread[i] = r->compute[i];
+    int64_t next = is_sharded && !job->options.gather_ahead && job->network.ranks > 1 ? job->n_buckets - 1 : -1;
+    gather_weights(r, 0, &next);
 }
 
 /* ---- the whole ---- */

@@ -4,7 +4,7 @@
  *                                       fast     the larger of the first two     + rounds latency;   rounds = log2 H
  *   exposed    max(last, sums - window): sums run one after another while the layers go backward, window; `last`, of the
  *              bucket with the embedding, cannot begin before that ends
- *   sharded    scatter as above; the gather of the weights is hidden by the next forward pass in the same way
+ *   sharded    scatter as above, then the gather of the weights, which gather_ahead hides behind the next forward pass
  */
 #include "plan/train_plan_impl.h"
 
@@ -247,9 +247,11 @@ static void add_sums(const kr_plan_job *job, kr_plan *plan)
     }
     plan->window = job->back + 2 * job->input;
     plan->exposed = fmax(plan->last, plan->sums - plan->window);
-    if (is_sharded) /* the norm of all gradients, then the weights */
-        plan->exposed +=
-            2 * (double)n->rounds * n->latency + fmax(first, weights - (double)m->n_virtual * job->layer - job->input);
+    if (is_sharded) { /* the norm of all gradients, then the weights */
+        const double hidden = (double)m->n_virtual * job->layer + job->input;
+        plan->exposed += 2 * (double)n->rounds * n->latency;
+        plan->exposed += job->options.gather_ahead ? fmax(first, weights - hidden) : weights;
+    }
     plan->sums += weights;
     plan->link_traffic = moved * (double)(n->per_host - 1) / (double)n->per_host;
     plan->nic_traffic = moved * (double)(n->hosts - 1) / (double)n->hosts;
@@ -293,11 +295,12 @@ static void fill(const kr_plan_job *job, kr_plan *plan)
     const kr_plan_model *m = &job->model;
     const kr_plan_options *o = &job->options;
     const double k = (double)job->per_rank, forward = (double)m->n_virtual * m->layer_flops;
+    const bool is_loose = o->ranks > 1 && (o->fast_sums || o->reduce_dtype != KR_DTYPE_F32);
     *plan = (kr_plan){ .parameters = (int64_t)m->elements,
                        .micro_batches = o->micro_batches,
                        .buckets = job->n_buckets,
                        .layers = m->n_virtual,
-                       .is_exact = kr_plan_is_exact(o->micro_batches, o->ranks),
+                       .is_exact = kr_plan_is_exact(o->micro_batches, o->ranks) && !is_loose,
                        .token_flops = 3 * (forward + m->head_flops + m->input_flops),
                        .compute = k * job->micro };
     plan->flops = k * (double)o->tokens * (plan->token_flops + (double)o->recompute * m->layer_flops);

@@ -13,12 +13,13 @@ static void agree(const char *what, const kr_model_config *config, const kr_plan
     const kr_plan p = made(config, o);
     const kr_plan_simulation s = simulated(config, o);
     CHECK(fabs(s.step / p.step - 1) <= tolerance,
-          "%s, %lld ranks, %g GB/s, %s, shards %d, %lld micro-batches, recompute %lld, split %d: a simulated step is "
+          "%s, %lld ranks, %g GB/s, %s, shards %d, %lld micro-batches, recompute %lld, split %d, ahead %d: a simulated "
+          "step is "
           "%.4g ms, by "
           "the formula %.4g ms (%+.2f %%)",
           what, (long long)o->ranks, o->nic_bytes * 1e-9, o->fast_sums ? "fast" : "ordered", (int)o->shards,
-          (long long)o->micro_batches, (long long)o->recompute, o->split_embedding, 1e3 * s.step, 1e3 * p.step,
-          100 * (s.step / p.step - 1));
+          (long long)o->micro_batches, (long long)o->recompute, o->split_embedding, o->gather_ahead, 1e3 * s.step,
+          1e3 * p.step, 100 * (s.step / p.step - 1));
     CHECK(fabs(s.efficiency - p.efficiency * p.step / s.step) < 1e-9, "%s: efficiency %g", what, s.efficiency);
 }
 
@@ -27,7 +28,7 @@ static void agree_on_clusters(const char *what, const kr_model_config *config, i
 {
     static const double nics[] = { 360e9, 45e9, 11.25e9 };
     for (int n = 0; n < 3; n++)
-        for (int variant = 0; variant < 16; variant++) {
+        for (int variant = 0; variant < 32; variant++) {
             kr_plan_options o = options_of(ranks);
             o.nic_bytes = nics[n];
             o.fast_sums = variant & 1;
@@ -35,6 +36,7 @@ static void agree_on_clusters(const char *what, const kr_model_config *config, i
             o.micro_batches = variant & 4 ? 4 * ranks : 0;
             o.recompute = variant & 8 ? KR_PLAN_ALL : 0;
             o.split_embedding = variant & 8;
+            o.gather_ahead = variant & 16;
             agree(what, config, &o, 0.05);
         }
 }
@@ -65,12 +67,13 @@ TEST(sums_alone_take_what_the_formula_says)
     begin();
     kr_model_config *config = shape(KR_FAMILY_MAMBA2, 256, 4, 1024);
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
-        for (int variant = 0; variant < 4; variant++) {
+        for (int variant = 0; variant < 8; variant++) {
             kr_plan_options o = options_of(ranks[i]);
             o.flops = 1e30;
             o.bucket_bytes = 1000000;
             o.fast_sums = variant & 1;
             o.shards = variant & 2 ? KR_PLAN_SHARDS_OPTIMIZER : KR_PLAN_SHARDS_NONE;
+            o.gather_ahead = variant & 4;
             agree("sums alone", config, &o, 1e-6); /* the step's arithmetic is 1e-14 s */
         }
     kr_model_config_destroy(config);

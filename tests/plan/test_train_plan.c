@@ -154,6 +154,7 @@ TEST(a_sum_by_hand)
     o.bucket_bytes = 1 << 30;
     const kr_plan p = made(config, &o);
     const double b = 4.0 * (double)p.parameters, inside = 7 / 8.0 * b / 370e9, between = 7 / 8.0 * b / 45e9;
+    CHECK(p.is_exact, "a micro-batch for each of 64 ranks");
     CHECK(p.buckets == 1 && p.sum_bytes == b, "%lld buckets of %g bytes", (long long)p.buckets, p.sum_bytes);
     CHECK(fabs(p.sums - 2 * (inside + between + 3 * 15e-6)) < 1e-12, "ordered: %.9g s", p.sums);
     CHECK(fabs(p.exposed - p.sums) < 1e-15 && p.last == p.sums, "nothing can hide it: %g of %g s", p.exposed, p.sums);
@@ -161,6 +162,7 @@ TEST(a_sum_by_hand)
           p.link_traffic);
     o.fast_sums = true;
     const kr_plan fast = made(config, &o);
+    CHECK(!fast.is_exact, "fast sums have bits of their own");
     CHECK(fabs(fast.sums - 2 * (between + 3 * 15e-6)) < 1e-12, "fast: %.9g s", fast.sums);
     o.fast_sums = false;
     o.reduce_dtype = KR_DTYPE_BF16;

@@ -49,13 +49,14 @@ typedef struct kr_plan_options {
     bool fast_sums;         /* false: ordered sums, inside a host and then between hosts; true: pipelined rings */
     kr_plan_shards shards;  /* KR_PLAN_SHARDS_NONE */
     int64_t recompute; /* 0; layers that are recomputed in the backward pass, from the first on; KR_PLAN_ALL: all */
-    double activation_scale;    /* 1; activations of this machine / those of kr_model_measure, which are f32 */
-    bool split_embedding;       /* false; true: of a tied embedding the head's gradient is summed early */
-    int64_t lookup_rows;        /* 0: as many as there may be; split: different tokens of a host's ranks in a step */
-    int64_t steps;              /* 4; simulated */
-    double jitter;              /* 0; simulated: standard deviation of a rank's compute time, as a part of its mean */
-    uint64_t seed;              /* 1; of the jitter */
-    int64_t n_slow;             /* 0; simulated: ranks that compute more slowly than the others ... */
+    double activation_scale; /* 1; activations of this machine / those of kr_model_measure, which are f32 */
+    bool gather_ahead;       /* false; true: new weights are gathered layer by layer while the next forward pass runs */
+    bool split_embedding;    /* false; true: of a tied embedding the head's gradient is summed early */
+    int64_t lookup_rows;     /* 0: as many as there may be; split: different tokens of a host's ranks in a step */
+    int64_t steps;           /* 4; simulated */
+    double jitter;           /* 0; simulated: standard deviation of a rank's compute time, as a part of its mean */
+    uint64_t seed;           /* 1; of the jitter */
+    int64_t n_slow;          /* 0; simulated: ranks that compute more slowly than the others ... */
     const int64_t *slow_ranks;  /* ... [n_slow], each from 0 to ranks - 1 ... */
     const double *slow_factors; /* ... [n_slow]: and the factor of their compute time, above 0 */
 } kr_plan_options;
@@ -64,7 +65,7 @@ typedef struct kr_plan_options {
 /* Seconds, bytes and operations of one step and one rank, unless a comment says otherwise. */
 typedef struct kr_plan {
     int64_t parameters, micro_batches, buckets, layers; /* layers: virtual ones */
-    bool is_exact;            /* the weights have the bits of one rank's run: see kr_plan_is_exact */
+    bool is_exact;                                      /* kr_plan_is_exact, with ordered sums in f32 */
     double token_flops;       /* of a token: forward, backward, and without recomputed layers */
     double flops;             /* with them */
     double sum_bytes;         /* gradients as they are summed */
@@ -76,10 +77,10 @@ typedef struct kr_plan {
     double last;              /* seconds of the sums that cannot begin before the backward pass ends */
     double exposed;           /* seconds that compute waits */
     double step;              /* compute + exposed */
-    double efficiency;        /* step of one rank with the same micro-batches / step, without recomputed layers */
+    double efficiency;        /* compute without recomputed layers / step */
     double tokens_per_second; /* of all ranks */
-    double weight_bytes, gradient_bytes, optimizer_bytes, activation_bytes, buffer_bytes,
-        memory_bytes;     /* the last: all */
+    /* memory of a rank: buffers are logits of the head, and buckets; memory_bytes is all together */
+    double weight_bytes, gradient_bytes, optimizer_bytes, activation_bytes, buffer_bytes, memory_bytes;
     uint64_t reserved[8]; /* 0; for later versions */
 } kr_plan;
 
