@@ -21,6 +21,8 @@ static const cli_option options[] = {
     { "nics", 0, "N", CLI_I64, AT(nics), "1", 1, "network interfaces of a host" },
     { "link", 0, "GB/S", CLI_REAL, AT(link), "370", 0, "GB/s between the GPUs of a host, each way" },
     { "latency", 0, "US", CLI_REAL, AT(latency), "15", 0, "microseconds of a message between hosts" },
+    { "overhead", 0, "US", CLI_REAL, AT(overhead), "1", 0,
+      "microseconds that each message of a direct exchange keeps a rank busy" },
     { "device", 0, "h200|measured", CLI_CHOICE, AT(device), "h200", 0,
       "speed of a GPU: as recorded for an H200, or of three training steps on this machine" },
     { "rate", 0, "TFLOPS", CLI_REAL, AT(rate), NULL, 0, "TFLOP/s of a GPU in training, instead of --device" },
@@ -36,6 +38,8 @@ static const cli_option options[] = {
     { "", 0, NULL, CLI_HEADING, 0, NULL, 0, "What if: other trainers than krait train" },
     { "shard", 0, "none|optimizer|gradients", CLI_CHOICE, AT(shard), NULL, 0,
       "what a GPU holds a share of; ZeRO-1 is optimizer, ZeRO-2 gradients (default optimizer, and all as a table)" },
+    { "two-levels", 0, NULL, CLI_FLAG, AT(has_two_levels), NULL, 0,
+      "ordered sums inside a host and then between hosts, instead of directly between all GPUs" },
     { "gather-ahead", 0, NULL, CLI_FLAG, AT(gathers_ahead), NULL, 0,
       "gather new weights layer by layer while the next forward pass runs" },
     { "split-embedding", 0, NULL, CLI_FLAG, AT(splits_embedding), NULL, 0,
@@ -184,6 +188,8 @@ static bool fit_together(const plan_values *v)
                      (long long)v->length);
     else if (!isnan(v->rate) && v->device == PLAN_MEASURED)
         cli_complain("give one of the two", "plan: --rate and --device measured are two sources of one number");
+    else if (v->has_two_levels && v->reduce == 1)
+        cli_complain("give one of the two", "plan: --two-levels is for ordered sums, not for --reduce fast");
     else if (!(v->link > 0) || v->rate <= 0)
         cli_complain(remedy, "plan: --%s is 0, but must be above 0", v->link > 0 ? "rate" : "link");
     else return true;
@@ -265,12 +271,15 @@ static bool take_options(const plan_values *v, kr_plan_options *o)
     o->link_bytes = v->link * 1e9;
     o->nic_bytes = (double)v->nics * nic * nic_efficiency / 8;
     o->latency = v->latency * 1e-6;
+    o->overhead = v->overhead * 1e-6;
     o->tokens = v->tokens;
     o->length = v->length;
     o->micro_batches = v->micro_batches;
     o->bucket_bytes = (int64_t)bucket;
     o->reduce_dtype = v->reduce_dtype ? KR_DTYPE_BF16 : KR_DTYPE_F32;
-    o->fast_sums = v->reduce == 1;
+    o->exchange = v->reduce == 1      ? KR_PLAN_EXCHANGE_RINGS
+                  : v->has_two_levels ? KR_PLAN_EXCHANGE_HOSTS
+                                      : KR_PLAN_EXCHANGE_DIRECT;
     o->split_embedding = v->splits_embedding;
     o->gather_ahead = v->gathers_ahead;
     o->lookup_rows = v->distinct;

@@ -126,9 +126,9 @@ static void print_step(cli_report *r, const plan_job *job)
                         tokens);
         if (o->ranks > 1)
             cli_report_text(r, "traffic",
-                            "%.4g GB of gradients in %lld buckets; a host sends %.4g GB, a GPU %.4g GB to its "
-                            "neighbours",
-                            giga(p->sum_bytes), (long long)p->buckets, giga(p->nic_traffic), giga(p->link_traffic));
+                            "%s of gradients in %lld bucket%s; a host sends %s, a GPU %s to others in its host",
+                            cli_bytes_text(p->sum_bytes).text, (long long)p->buckets, p->buckets == 1 ? "" : "s",
+                            cli_bytes_text(p->nic_traffic).text, cli_bytes_text(p->link_traffic).text);
     }
     print_exact(r, job);
 }
@@ -174,12 +174,14 @@ static void print_choices(cli_report *r, const plan_job *job)
         cli_report_close(r);
         return;
     }
+    const bool is_small = job->choices[0].plan.memory_bytes < 0x1p30;
+    const double gib = is_small ? 0x1p-20 : 0x1p-30; /* or MiB */
     printf("\n  %-10s %9s %9s %9s %9s %11s %9s  %9s %9s %9s %6s %10s\n", "shard", "recompute", "weights", "gradients",
-           "optimizer", "activations", "GiB a GPU", "sums", "exposed", "step", "effic.", "tokens/s");
+           "optimizer", "activations", is_small ? "MiB a GPU" : "GiB a GPU", "sums", "exposed", "step", "effic.",
+           "tokens/s");
     for (int i = 0; i < job->count; i++) {
         const plan_choice *c = &job->choices[i];
         const kr_plan *p = &c->plan;
-        const double gib = 1 / 0x1p30;
         printf("%c %-10s %9lld %9.2f %9.2f %9.2f %11.2f %9.2f%c %9s %9s %9s %4.0f %% %10s\n",
                i == job->best ? '*' : ' ', shard_names[c->shards], (long long)c->recompute, p->weight_bytes * gib,
                p->gradient_bytes * gib, p->optimizer_bytes * gib, p->activation_bytes * gib, p->memory_bytes * gib,
@@ -296,7 +298,7 @@ static line command_of(const plan_job *job)
     add_model(&l, v);
     add(&l, " --batch %lld --length %lld --micro-batches %lld", (long long)(o->tokens / o->length),
         (long long)o->length, (long long)best->plan.micro_batches);
-    if (o->fast_sums) add(&l, " --reduce fast");
+    if (o->exchange == KR_PLAN_EXCHANGE_RINGS) add(&l, " --reduce fast");
     if (v->device == PLAN_H200) add(&l, " --device cuda --precision bf16");
     else if (v->machine.device) add(&l, " --device %s", v->machine.device);
     if (best->recompute) {

@@ -4,6 +4,7 @@
  * thread is free and the call is posted; in each phase ranks wait for those from which they receive. Calls are in one order
  * on all ranks, so times follow from one another without a queue of events.
  *
+ *   direct, rings   all ranks end together, a time after the last one has begun
  *   inside a host   each rank sends G - 1 slices; the phase ends for all ranks of the host together
  *   between hosts   ranks with the same number in their host exchange their slice, b / G bytes, in ceil(log2 H) rounds that
  *                   send half of what is left: (H-1)/H of it in all. The G flows of a host share its NICs equally.
@@ -35,7 +36,7 @@ static void exchange_inside(ranks *r, double bytes)
     for (int64_t host = 0; host < n->hosts; host++) {
         double *at = r->at + host * n->per_host, last = at[0];
         for (int64_t i = 1; i < n->per_host; i++) last = fmax(last, at[i]);
-        for (int64_t i = 0; i < n->per_host; i++) at[i] = last + bytes * n->inside;
+        for (int64_t i = 0; i < n->per_host; i++) at[i] = last + bytes * n->inside / r->job->options.link_bytes;
     }
 }
 
@@ -53,27 +54,28 @@ static void exchange_round(ranks *r, int64_t stride, double seconds)
 static void exchange_between(ranks *r, double bytes)
 {
     const kr_plan_network *n = &r->job->network;
-    const double latency = kr_plan_pieces(&r->job->options, bytes) * n->latency;
+    const kr_plan_options *o = &r->job->options;
+    const double latency = kr_plan_pieces(o, bytes) * o->latency;
     for (int64_t left = n->hosts; left > 1;) {
         const int64_t stride = (left + 1) / 2, sent = left - stride; /* blocks of 1 / H */
-        exchange_round(r, stride % n->hosts, (double)sent / (double)n->hosts * bytes / n->nic + latency);
+        exchange_round(r, stride % n->hosts, (double)sent / (double)n->hosts * bytes / o->nic_bytes + latency);
         left = stride;
     }
 }
 
-/* Pipelined rings: no rank ends before the last one has begun. */
-static void exchange_at_once(ranks *r, double bytes)
+/* Every rank needs something of every other, so none ends before the last one has begun. */
+static void exchange_at_once(ranks *r, double seconds)
 {
     const int64_t count = r->job->network.ranks;
     double last = r->at[0];
     for (int64_t i = 1; i < count; i++) last = fmax(last, r->at[i]);
-    for (int64_t i = 0; i < count; i++) r->at[i] = last + kr_plan_exchange(r->job, bytes);
+    for (int64_t i = 0; i < count; i++) r->at[i] = last + seconds;
 }
 
 static void scatter(ranks *r, double bytes)
 {
-    if (r->job->network.is_fast) {
-        exchange_at_once(r, bytes);
+    if (r->job->network.exchange != KR_PLAN_EXCHANGE_HOSTS) {
+        exchange_at_once(r, kr_plan_exchange_seconds(r->job, bytes));
         return;
     }
     exchange_inside(r, bytes);
@@ -82,8 +84,8 @@ static void scatter(ranks *r, double bytes)
 
 static void gather(ranks *r, double bytes)
 {
-    if (r->job->network.is_fast) {
-        exchange_at_once(r, bytes);
+    if (r->job->network.exchange != KR_PLAN_EXCHANGE_HOSTS) {
+        exchange_at_once(r, kr_plan_exchange_seconds(r->job, bytes));
         return;
     }
     exchange_between(r, bytes);
@@ -108,7 +110,8 @@ static void call(ranks *r, double scattered, double gathered)
     }
     r->busy += ended - begun;
     r->wait +=
-        ended - begun - (double)count * (kr_plan_exchange(r->job, scattered) + kr_plan_exchange(r->job, gathered));
+        ended - begun -
+        (double)count * (kr_plan_exchange_seconds(r->job, scattered) + kr_plan_exchange_seconds(r->job, gathered));
 }
 
 /* ---- a step ---- */
@@ -135,7 +138,7 @@ static void gather_bucket(ranks *r, double bytes)
     gather(r, bytes);
     for (int64_t i = 0; i < count; i++) ended += r->thread[i] = r->at[i];
     r->busy += ended - begun;
-    r->wait += ended - begun - (double)count * kr_plan_exchange(r->job, bytes);
+    r->wait += ended - begun - (double)count * kr_plan_exchange_seconds(r->job, bytes);
 }
 
 /* The weights of buckets from *next down that the forward pass first uses in this stage, or in one before. */
@@ -191,14 +194,9 @@ static void backward(ranks *r, bool posts)
 static void agree_on_norm(ranks *r)
 {
     const kr_plan_network *n = &r->job->network;
-    for (int half = 0; half < 2 && n->ranks > 1; half++) {
-        for (int64_t i = 0; i < n->ranks; i++) r->at[i] = fmax(r->thread[i], r->compute[i]);
-        exchange_inside(r, 0);
-        for (int64_t left = n->hosts; left > 1; left = (left + 1) / 2)
-            exchange_round(r, (left + 1) / 2 % n->hosts, n->latency);
-        exchange_inside(r, 0);
-        for (int64_t i = 0; i < n->ranks; i++) r->thread[i] = r->at[i];
-    }
+    for (int64_t i = 0; i < n->ranks; i++) r->at[i] = fmax(r->thread[i], r->compute[i]);
+    if (n->ranks > 1) exchange_at_once(r, n->norm);
+    for (int64_t i = 0; i < n->ranks; i++) r->thread[i] = r->at[i];
     wait_for_thread(r);
 }
 

@@ -1,7 +1,9 @@
 /* train_plan.c - a plan by formulas. With G ranks a host, H hosts, k micro-batches a rank:
  *
- *   exchange   half a sum of b bytes:   ordered  (G-1)/G b / link + (H-1)/H b / nic + rounds latency
- *                                       fast     the larger of the first two     + rounds latency;   rounds = log2 H
+ *   exchange   half a sum of b bytes:
+ *     direct     the larger of (G-1)/R b / link and G (H-1)/H b / nic, + latency + (R-1) overhead for each piece and call
+ *     hosts      (G-1)/G b / link + (H-1)/H b / nic + rounds latency for each piece;   rounds = log2 H
+ *     rings      the larger of the first two + the third
  *   exposed    max(last, sums - window): sums run one after another while the layers go backward, window; `last`, of the
  *              bucket with the embedding, cannot begin before that ends
  *   sharded    scatter as above, then the gather of the weights, which gather_ahead hides behind the next forward pass
@@ -19,6 +21,7 @@ KR_DEFAULTS(kr_plan_options) = { .size = sizeof(kr_plan_options),
                                  .link_bytes = 370e9,
                                  .nic_bytes = 45e9,
                                  .latency = 15e-6,
+                                 .overhead = 1e-6,
                                  .tokens = 16384,
                                  .length = 2048,
                                  .bucket_bytes = 25 << 20,
@@ -41,6 +44,12 @@ static bool is_rate(kr_ctx *ctx, const char *op, const char *name, double value)
 {
     return kr_require(ctx, value > 0 && isfinite(value), KR_ERR_ARG, "%s: %s = %g, but must be finite and above 0", op,
                       name, value);
+}
+
+static bool is_time(kr_ctx *ctx, const char *op, const char *name, double value)
+{
+    return kr_require(ctx, value >= 0 && isfinite(value), KR_ERR_ARG,
+                      "%s: %s = %g, but must be finite and not negative", op, name, value);
 }
 
 static bool check_sizes(kr_ctx *ctx, const char *op, const kr_plan_options *o)
@@ -68,6 +77,8 @@ static bool check_choices(kr_ctx *ctx, const char *op, const kr_plan_options *o)
 {
     return kr_require(ctx, o->reduce_dtype == KR_DTYPE_F32 || o->reduce_dtype == KR_DTYPE_BF16, KR_ERR_ARG,
                       "%s: reduce_dtype is %s, but must be f32 or bf16", op, kr_dtype_name(o->reduce_dtype)) &&
+           kr_require(ctx, (unsigned)o->exchange <= KR_PLAN_EXCHANGE_RINGS, KR_ERR_ARG,
+                      "%s: exchange = %d, but must be one of kr_plan_exchange", op, (int)o->exchange) &&
            kr_require(ctx, (unsigned)o->shards <= KR_PLAN_SHARDS_GRADIENTS, KR_ERR_ARG,
                       "%s: shards = %d, but must be one of kr_plan_shards", op, (int)o->shards);
 }
@@ -95,27 +106,30 @@ static bool check_options(kr_ctx *ctx, const char *op, const kr_plan_options *o)
 {
     return check_sizes(ctx, op, o) && is_rate(ctx, op, "flops", o->flops) &&
            is_rate(ctx, op, "link_bytes", o->link_bytes) && is_rate(ctx, op, "nic_bytes", o->nic_bytes) &&
-           is_rate(ctx, op, "activation_scale", o->activation_scale) &&
-           kr_require(ctx, o->latency >= 0 && isfinite(o->latency), KR_ERR_ARG,
-                      "%s: latency = %g, but must be finite and not negative", op, o->latency) &&
-           check_choices(ctx, op, o) && check_simulation(ctx, op, o);
+           is_rate(ctx, op, "activation_scale", o->activation_scale) && is_time(ctx, op, "latency", o->latency) &&
+           is_time(ctx, op, "overhead", o->overhead) && check_choices(ctx, op, o) && check_simulation(ctx, op, o);
 }
 
 /* ---- the network ---- */
 
+/* Messages of a direct exchange leave one after another, and arrive together; each call compares what the ranks ask for by
+ * as many messages, without a size worth counting. */
 static kr_plan_network network_of(const kr_plan_options *o)
 {
     const int64_t g = o->ranks < o->ranks_per_host ? o->ranks : o->ranks_per_host, h = o->ranks / g;
-    kr_plan_network n = { .ranks = o->ranks,
-                          .per_host = g,
-                          .hosts = h,
-                          .link = o->link_bytes,
-                          .nic = o->nic_bytes,
-                          .latency = o->latency,
-                          .is_fast = o->fast_sums };
+    const double ranks = (double)o->ranks, per_host = (double)g, hosts = (double)h;
+    kr_plan_network n = { .exchange = o->exchange, .ranks = o->ranks, .per_host = g, .hosts = h };
     while ((int64_t)1 << n.rounds < h) n.rounds++;
-    n.inside = (double)(g - 1) / (double)g / n.link;
-    n.between = (double)(h - 1) / (double)h / n.nic;
+    n.inside = (per_host - 1) / per_host;
+    n.between = (hosts - 1) / hosts;
+    n.piece = (double)n.rounds * o->latency;
+    n.norm = 2 * n.piece;
+    if (o->exchange == KR_PLAN_EXCHANGE_DIRECT) {
+        n.inside = (per_host - 1) / ranks;
+        n.between *= per_host;
+        n.piece = n.call = (h > 1 ? o->latency : 0) + (ranks - 1) * o->overhead;
+        n.norm = n.call + n.piece;
+    }
     return n;
 }
 
@@ -125,12 +139,14 @@ double kr_plan_pieces(const kr_plan_options *o, double bytes)
     return bytes <= 0 ? 0 : pieces < 1 ? 1 : pieces;
 }
 
-double kr_plan_exchange(const kr_plan_job *job, double bytes)
+double kr_plan_exchange_seconds(const kr_plan_job *job, double bytes)
 {
     const kr_plan_network *n = &job->network;
-    const double inside = bytes * n->inside, between = bytes * n->between;
-    return (n->is_fast ? fmax(inside, between) : inside + between) +
-           kr_plan_pieces(&job->options, bytes) * (double)n->rounds * n->latency;
+    const kr_plan_options *o = &job->options;
+    const double inside = bytes * n->inside / o->link_bytes, between = bytes * n->between / o->nic_bytes;
+    if (bytes <= 0) return 0;
+    return (n->exchange == KR_PLAN_EXCHANGE_HOSTS ? inside + between : fmax(inside, between)) + n->call +
+           kr_plan_pieces(o, bytes) * n->piece;
 }
 
 /* ---- buckets ---- */
@@ -235,8 +251,8 @@ static void add_sums(const kr_plan_job *job, kr_plan *plan)
            moved = 0; /* seconds, seconds of those that the next forward pass begins with; bytes */
     for (int64_t i = 0; i < job->n_buckets; i++) {
         const kr_plan_bucket *b = &job->buckets[i];
-        const double sum = kr_plan_exchange(job, b->scatter) + kr_plan_exchange(job, b->gather);
-        const double own = is_sharded ? kr_plan_exchange(job, b->weights) : 0;
+        const double sum = kr_plan_exchange_seconds(job, b->scatter) + kr_plan_exchange_seconds(job, b->gather);
+        const double own = is_sharded ? kr_plan_exchange_seconds(job, b->weights) : 0;
         const bool is_last = b->stage > m->n_virtual;
         moved += b->scatter + b->gather + (is_sharded ? b->weights : 0);
         plan->sum_bytes += b->scatter;
@@ -249,12 +265,12 @@ static void add_sums(const kr_plan_job *job, kr_plan *plan)
     plan->exposed = fmax(plan->last, plan->sums - plan->window);
     if (is_sharded) { /* the norm of all gradients, then the weights */
         const double hidden = (double)m->n_virtual * job->layer + job->input;
-        plan->exposed += 2 * (double)n->rounds * n->latency;
+        plan->exposed += n->norm;
         plan->exposed += job->options.gather_ahead ? fmax(first, weights - hidden) : weights;
     }
     plan->sums += weights;
-    plan->link_traffic = moved * (double)(n->per_host - 1) / (double)n->per_host;
-    plan->nic_traffic = moved * (double)(n->hosts - 1) / (double)n->hosts;
+    plan->link_traffic = moved * n->inside;
+    plan->nic_traffic = moved * n->between;
 }
 
 /* Gradient buffers of a rank that adds k micro-batches as a binary counter: sums of 1, 2, 4, ..., and one that is written. */
@@ -295,7 +311,7 @@ static void fill(const kr_plan_job *job, kr_plan *plan)
     const kr_plan_model *m = &job->model;
     const kr_plan_options *o = &job->options;
     const double k = (double)job->per_rank, forward = (double)m->n_virtual * m->layer_flops;
-    const bool is_loose = o->ranks > 1 && (o->fast_sums || o->reduce_dtype != KR_DTYPE_F32);
+    const bool is_loose = o->ranks > 1 && (o->exchange == KR_PLAN_EXCHANGE_RINGS || o->reduce_dtype != KR_DTYPE_F32);
     *plan = (kr_plan){ .parameters = (int64_t)m->elements,
                        .micro_batches = o->micro_batches,
                        .buckets = job->n_buckets,

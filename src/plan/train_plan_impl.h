@@ -41,11 +41,12 @@ typedef struct kr_plan_bucket {
 
 /* The network: hosts with `per_host` ranks each. */
 typedef struct kr_plan_network {
-    int64_t ranks, per_host, hosts,
-        rounds;             /* rounds: messages of a rank in one exchange between hosts, one after another */
-    double inside, between; /* seconds a byte of one exchange, for one byte of the array */
-    double link, nic, latency;
-    bool is_fast;
+    kr_plan_exchange exchange;
+    int64_t ranks, per_host, hosts, rounds; /* rounds: ceil(log2(hosts)) */
+    double inside,
+        between; /* of one exchange of an array: bytes that a rank sends in its host, that a host sends; a byte */
+    double piece, call; /* seconds of each piece's messages; of each call's */
+    double norm;        /* seconds until all ranks have a number of each */
 } kr_plan_network;
 
 /* Everything of one call. */
@@ -74,6 +75,6 @@ bool kr_plan_read_model(kr_ctx *ctx, const char *op, const kr_model_config *conf
 double kr_plan_pieces(const kr_plan_options *options, double bytes);
 
 /* Seconds of one exchange, which is half a sum, that nothing disturbs. */
-double kr_plan_exchange(const kr_plan_job *job, double bytes);
+double kr_plan_exchange_seconds(const kr_plan_job *job, double bytes);
 
 #endif

@@ -10,6 +10,7 @@ static kr_plan_simulation simulated(const kr_model_config *config, const kr_plan
 
 static void agree(const char *what, const kr_model_config *config, const kr_plan_options *o, double tolerance)
 {
+    static const char *const names[] = { "direct", "hosts", "rings" };
     const kr_plan p = made(config, o);
     const kr_plan_simulation s = simulated(config, o);
     CHECK(fabs(s.step / p.step - 1) <= tolerance,
@@ -17,7 +18,7 @@ static void agree(const char *what, const kr_model_config *config, const kr_plan
           "step is "
           "%.4g ms, by "
           "the formula %.4g ms (%+.2f %%)",
-          what, (long long)o->ranks, o->nic_bytes * 1e-9, o->fast_sums ? "fast" : "ordered", (int)o->shards,
+          what, (long long)o->ranks, o->nic_bytes * 1e-9, names[o->exchange], (int)o->shards,
           (long long)o->micro_batches, (long long)o->recompute, o->split_embedding, o->gather_ahead, 1e3 * s.step,
           1e3 * p.step, 100 * (s.step / p.step - 1));
     CHECK(fabs(s.efficiency - p.efficiency * p.step / s.step) < 1e-9, "%s: efficiency %g", what, s.efficiency);
@@ -28,15 +29,15 @@ static void agree_on_clusters(const char *what, const kr_model_config *config, i
 {
     static const double nics[] = { 360e9, 45e9, 11.25e9 };
     for (int n = 0; n < 3; n++)
-        for (int variant = 0; variant < 32; variant++) {
+        for (int variant = 0; variant < 48; variant++) {
             kr_plan_options o = options_of(ranks);
             o.nic_bytes = nics[n];
-            o.fast_sums = variant & 1;
+            o.exchange = (kr_plan_exchange)(variant / 16);
             o.shards = variant & 2 ? KR_PLAN_SHARDS_OPTIMIZER : KR_PLAN_SHARDS_NONE;
             o.micro_batches = variant & 4 ? 4 * ranks : 0;
             o.recompute = variant & 8 ? KR_PLAN_ALL : 0;
             o.split_embedding = variant & 8;
-            o.gather_ahead = variant & 16;
+            o.gather_ahead = variant & 1;
             agree(what, config, &o, 0.05);
         }
 }
@@ -67,13 +68,13 @@ TEST(sums_alone_take_what_the_formula_says)
     begin();
     kr_model_config *config = shape(KR_FAMILY_MAMBA2, 256, 4, 1024);
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
-        for (int variant = 0; variant < 8; variant++) {
+        for (int variant = 0; variant < 12; variant++) {
             kr_plan_options o = options_of(ranks[i]);
             o.flops = 1e30;
             o.bucket_bytes = 1000000;
-            o.fast_sums = variant & 1;
+            o.exchange = (kr_plan_exchange)(variant / 4);
             o.shards = variant & 2 ? KR_PLAN_SHARDS_OPTIMIZER : KR_PLAN_SHARDS_NONE;
-            o.gather_ahead = variant & 4;
+            o.gather_ahead = variant & 1;
             agree("sums alone", config, &o, 1e-6); /* the step's arithmetic is 1e-14 s */
         }
     kr_model_config_destroy(config);
@@ -102,7 +103,7 @@ TEST(schedules_by_hand)
     CHECK(fabs(s.step - until_head - p.sums) < 1e-9 * s.step, "a slow network: %.9g s, expected %.9g", s.step,
           until_head + p.sums);
     o.nic_bytes = 1e18; /* nothing is exposed but the look-up table, and that takes no time */
-    o.latency = 0;
+    o.latency = o.overhead = 0;
     p = made(config, &o);
     s = simulated(config, &o);
     CHECK(fabs(s.step - p.compute) < 1e-6 * s.step, "a fast network: %.9g s, expected %.9g", s.step, p.compute);
@@ -146,7 +147,7 @@ TEST(jitter_costs_the_largest_of_all_ranks)
     kr_plan_options o = options_of(64);
     o.nic_bytes = 1e15; /* so that nothing else is exposed */
     o.link_bytes = 1e15;
-    o.latency = 0;
+    o.latency = o.overhead = 0;
     o.steps = 100;
     o.jitter = 0.02;
     o.seed = kr_test_seed();

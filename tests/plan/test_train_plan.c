@@ -111,7 +111,7 @@ static kr_plan_options cluster(int column)
     } clusters[6] = { { 8, 45e9 }, { 64, 360e9 }, { 4096, 360e9 }, { 64, 45e9 }, { 4096, 45e9 }, { 64, 11.25e9 } };
     kr_plan_options o = options_of(clusters[column].ranks);
     o.nic_bytes = clusters[column].nic;
-    o.fast_sums = true;
+    o.exchange = KR_PLAN_EXCHANGE_RINGS;
     return o;
 }
 
@@ -152,6 +152,7 @@ TEST(a_sum_by_hand)
     kr_model_config *config = shape(KR_FAMILY_MAMBA2, 256, 2, 1024);
     kr_plan_options o = options_of(64);
     o.bucket_bytes = 1 << 30;
+    o.exchange = KR_PLAN_EXCHANGE_HOSTS;
     const kr_plan p = made(config, &o);
     const double b = 4.0 * (double)p.parameters, inside = 7 / 8.0 * b / 370e9, between = 7 / 8.0 * b / 45e9;
     CHECK(p.is_exact, "a micro-batch for each of 64 ranks");
@@ -160,11 +161,11 @@ TEST(a_sum_by_hand)
     CHECK(fabs(p.exposed - p.sums) < 1e-15 && p.last == p.sums, "nothing can hide it: %g of %g s", p.exposed, p.sums);
     CHECK(p.nic_traffic == 2 * b * 7 / 8 && p.link_traffic == 2 * b * 7 / 8, "traffic %g, %g", p.nic_traffic,
           p.link_traffic);
-    o.fast_sums = true;
+    o.exchange = KR_PLAN_EXCHANGE_RINGS;
     const kr_plan fast = made(config, &o);
     CHECK(!fast.is_exact, "fast sums have bits of their own");
     CHECK(fabs(fast.sums - 2 * (between + 3 * 15e-6)) < 1e-12, "fast: %.9g s", fast.sums);
-    o.fast_sums = false;
+    o.exchange = KR_PLAN_EXCHANGE_HOSTS;
     o.reduce_dtype = KR_DTYPE_BF16;
     const kr_plan halved = made(config, &o);
     CHECK(fabs(halved.sums - (inside + between + 6 * 15e-6)) < 1e-12, "bf16: %.9g s", halved.sums);
@@ -174,6 +175,17 @@ TEST(a_sum_by_hand)
     const kr_plan sharded = made(config, &o);
     CHECK(fabs(sharded.sums - p.sums) < 1e-12, "sharded: %.9g s, not %.9g", sharded.sums, p.sums);
     CHECK(fabs(sharded.exposed - p.sums - 6 * 15e-6) < 1e-12, "sharded: %.9g s exposed", sharded.exposed);
+    /* direct: a rank sends 1/64 to each of 7 in its host and of 56 elsewhere, and a header before; 8 of them share the NICs */
+    o.exchange = KR_PLAN_EXCHANGE_DIRECT;
+    o.shards = KR_PLAN_SHARDS_NONE;
+    const kr_plan direct = made(config, &o);
+    CHECK(fabs(direct.sums - 2 * (8 * between + 2 * (15e-6 + 63e-6))) < 1e-12, "direct: %.9g s", direct.sums);
+    CHECK(direct.is_exact && fabs(direct.nic_traffic - 2 * b * 7) < 1 && fabs(direct.link_traffic - 2 * b * 7 / 64) < 1,
+          "direct: traffic %g, %g", direct.nic_traffic, direct.link_traffic);
+    o.ranks = 8;
+    const kr_plan host = made(config, &o);
+    CHECK(fabs(host.sums - 2 * (7 / 8.0 * b / 370e9 + 2 * 7e-6)) < 1e-12 && host.nic_traffic == 0, "one host: %.9g s",
+          host.sums);
     kr_model_config_destroy(config);
     end();
 }
@@ -212,6 +224,7 @@ TEST(a_split_embedding)
     begin();
     kr_model_config *config = shape(KR_FAMILY_MAMBA2, 768, 24, 50288);
     kr_plan_options o = options_of(64);
+    o.exchange = KR_PLAN_EXCHANGE_HOSTS;
     const kr_plan whole = made(config, &o);
     o.split_embedding = true;
     o.lookup_rows = 10000;
@@ -389,6 +402,8 @@ TEST(refused_options)
     REFUSED("link_bytes = inf, but must be finite and above 0", o.link_bytes = INFINITY);
     REFUSED("nic_bytes = 0, but must be finite and above 0", o.nic_bytes = 0);
     REFUSED("activation_scale = 0, but must be finite and above 0", o.activation_scale = 0);
+    REFUSED("overhead = -1, but must be finite and not negative", o.overhead = -1);
+    REFUSED("exchange = 3, but must be one of kr_plan_exchange", o.exchange = (kr_plan_exchange)3);
     REFUSED("latency = -1, but must be finite and not negative", o.latency = -1);
     REFUSED("reduce_dtype is f16, but must be f32 or bf16", o.reduce_dtype = KR_DTYPE_F16);
     REFUSED("shards = 3, but must be one of kr_plan_shards", o.shards = (kr_plan_shards)3);

@@ -33,21 +33,29 @@ typedef enum kr_plan_shards {
 
 #define KR_PLAN_ALL (-1)
 
+/* How an array is exchanged, which is half of a sum. */
+typedef enum kr_plan_exchange {
+    KR_PLAN_EXCHANGE_DIRECT = 0, /* every rank sends its slice to every other rank; ordered sums, as kr_comm does it */
+    KR_PLAN_EXCHANGE_HOSTS = 1,  /* inside a host, then between hosts in log2(hosts) messages; ordered sums */
+    KR_PLAN_EXCHANGE_RINGS = 2   /* pipelined rings, as an engine's own sums do it */
+} kr_plan_exchange;
+
 typedef struct kr_plan_options {
-    size_t size;            /* set by kr_plan_options_init */
-    int64_t ranks;          /* 8: GPUs */
-    int64_t ranks_per_host; /* 8; ranks are a multiple of it, or at most as many */
-    double flops;           /* 296e12: FLOP/s of a GPU in training, optimizer included */
-    double link_bytes;      /* 370e9: bytes/s between GPUs of a host, each way */
-    double nic_bytes;       /* 45e9: bytes/s of a host's NICs together, each way */
-    double latency;         /* 15e-6: seconds of a message between hosts */
-    int64_t tokens;         /* 16384: of a micro-batch */
-    int64_t length;         /* 2048: tokens of a row; divides tokens */
-    int64_t micro_batches;  /* 0: one for each rank; of all ranks in a step, a multiple of ranks */
-    int64_t bucket_bytes;   /* 25 MiB: gradients summed at once, cut at parameters */
-    kr_dtype reduce_dtype;  /* KR_DTYPE_F32, or KR_DTYPE_BF16: of gradients on the network */
-    bool fast_sums;         /* false: ordered sums, inside a host and then between hosts; true: pipelined rings */
-    kr_plan_shards shards;  /* KR_PLAN_SHARDS_NONE */
+    size_t size;               /* set by kr_plan_options_init */
+    int64_t ranks;             /* 8: GPUs */
+    int64_t ranks_per_host;    /* 8; ranks are a multiple of it, or at most as many */
+    double flops;              /* 296e12: FLOP/s of a GPU in training, optimizer included */
+    double link_bytes;         /* 370e9: bytes/s between GPUs of a host, each way */
+    double nic_bytes;          /* 45e9: bytes/s of a host's NICs together, each way */
+    double latency;            /* 15e-6: seconds of a message between hosts */
+    double overhead;           /* 1e-6: seconds that each message of a direct exchange keeps a rank busy */
+    int64_t tokens;            /* 16384: of a micro-batch */
+    int64_t length;            /* 2048: tokens of a row; divides tokens */
+    int64_t micro_batches;     /* 0: one for each rank; of all ranks in a step, a multiple of ranks */
+    int64_t bucket_bytes;      /* 25 MiB: gradients summed at once, cut at parameters */
+    kr_dtype reduce_dtype;     /* KR_DTYPE_F32, or KR_DTYPE_BF16: of gradients on the network */
+    kr_plan_exchange exchange; /* KR_PLAN_EXCHANGE_DIRECT */
+    kr_plan_shards shards;     /* KR_PLAN_SHARDS_NONE */
     int64_t recompute; /* 0; layers that are recomputed in the backward pass, from the first on; KR_PLAN_ALL: all */
     double activation_scale; /* 1; activations of this machine / those of kr_model_measure, which are f32 */
     bool gather_ahead;       /* false; true: new weights are gathered layer by layer while the next forward pass runs */
@@ -65,7 +73,7 @@ typedef struct kr_plan_options {
 /* Seconds, bytes and operations of one step and one rank, unless a comment says otherwise. */
 typedef struct kr_plan {
     int64_t parameters, micro_batches, buckets, layers; /* layers: virtual ones */
-    bool is_exact;                                      /* kr_plan_is_exact, with ordered sums in f32 */
+    bool is_exact;                                      /* kr_plan_is_exact, and sums are ordered, in f32 */
     double token_flops;       /* of a token: forward, backward, and without recomputed layers */
     double flops;             /* with them */
     double sum_bytes;         /* gradients as they are summed */
