@@ -262,7 +262,7 @@ static bool take_options(const plan_values *v, kr_plan_options *o)
 {
     const double nic = rate_of(v->nic);
     size_t bucket;
-    if (!(nic > 0)) return refuse("nic", v->nic, "bits/s with a unit, such as 400G or 800M");
+    if (!(nic > 0) || !isfinite(nic)) return refuse("nic", v->nic, "bits/s with a unit, such as 400G or 800M");
     if (!take_size("bucket", v->bucket, &bucket)) return false;
     kr_plan_options_init(o);
     o->ranks = v->gpus;
@@ -410,8 +410,9 @@ static int run_with(kr_ctx *ctx, const plan_values *v, const published *named)
         if (named && named->family == KR_FAMILY_MAMBA2) shape.config->network->pad_vocab_size_multiple = 16;
         status = cli_model_shape_set("plan", &v->model, &shape) ? report(ctx, v, shape.config) : CLI_USAGE;
     }
-    if (kr_ctx_failed(ctx) && strstr(kr_ctx_message(ctx), ": ranks")) { /* a name of the library's */
-        cli_complain("ranks is --gpus, ranks_per_host is --per-host", "%s", kr_ctx_message(ctx));
+    const char *ranks = kr_ctx_failed(ctx) ? strstr(kr_ctx_message(ctx), ": ranks") : NULL;
+    if (ranks) { /* a name of the library's */
+        cli_complain("ranks is --gpus, ranks_per_host is --per-host", "plan%s", ranks);
         status = CLI_FAILED;
     } else if (cli_model_failed(ctx, "plan")) {
         status = CLI_FAILED;

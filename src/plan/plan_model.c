@@ -48,11 +48,13 @@ static double mlp_flops(const kr_layers *layers)
 
 /* ---- stages ---- */
 
-static int64_t stage_of_layer(const kr_layers *layers, int64_t real)
+/* Of each set of weights: its first use is the last in the backward pass. */
+static int64_t *find_stages(kr_plan_model *m, const kr_layers *layers)
 {
-    int64_t first = 0; /* its first use is the last in the backward pass */
-    while (first < layers->nvirtual - 1 && layers->real[first] != real) first++;
-    return layers->nvirtual - first;
+    int64_t *stages = kr_arena_alloc(&m->arena, (size_t)(layers->config.n_layers + 1) * sizeof *stages);
+    for (int64_t i = 0; stages && i < layers->config.n_layers; i++) stages[i] = layers->nvirtual + 1; /* never used */
+    for (int64_t v = layers->nvirtual - 1; stages && v >= 0; v--) stages[layers->real[v]] = layers->nvirtual - v;
+    return stages;
 }
 
 static bool is_of_head(const char *name)
@@ -61,20 +63,21 @@ static bool is_of_head(const char *name)
            strncmp(name, "out_proj.", 9) == 0;
 }
 
-static int64_t stage_of(const kr_layers *layers, const char *name)
+static int64_t stage_of(const kr_layers *layers, const int64_t *stages, const char *name)
 {
     long long i;
-    if (sscanf(name, "backbone.layers.%lld.", &i) == 1) return stage_of_layer(layers, i);
+    if (sscanf(name, "backbone.layers.%lld.", &i) == 1) return stages[i];
     if (sscanf(name, "backbone.gates.%lld.", &i) == 1)
-        return layers->config.residual.per_virtual_layer ? layers->nvirtual - i : stage_of_layer(layers, i);
+        return layers->config.residual.per_virtual_layer ? layers->nvirtual - i : stages[i];
     return is_of_head(name) ? 0 : layers->nvirtual + 1;
 }
 
 static bool read_rows(kr_ctx *ctx, const char *op, const kr_network *net, kr_plan_model *m)
 {
     const int64_t count = kr_params_count(net->params);
+    const int64_t *stages = find_stages(m, net->layers);
     m->rows = kr_arena_alloc(&m->arena, (size_t)(count + 1) * sizeof *m->rows);
-    if (!kr_require(ctx, m->rows != NULL, KR_ERR_NOMEM, "%s: no memory for a list of %lld parameters", op,
+    if (!kr_require(ctx, m->rows && stages, KR_ERR_NOMEM, "%s: no memory for a list of %lld parameters", op,
                     (long long)count))
         return false;
     for (int64_t i = count - 1; i >= 0; i--) {
@@ -83,7 +86,7 @@ static bool read_rows(kr_ctx *ctx, const char *op, const kr_network *net, kr_pla
         const double bytes = elements * (double)kr_dtype_bytes(kr_tensor_dtype(row->tensor));
         m->rows[m->n_rows++] = (kr_plan_row){ .elements = elements,
                                               .bytes = bytes,
-                                              .stage = stage_of(net->layers, row->name),
+                                              .stage = stage_of(net->layers, stages, row->name),
                                               .is_table = row->tensor == net->embedding_wd && !net->head_wd };
         m->elements += elements;
         m->weight_bytes += bytes;

@@ -63,6 +63,12 @@ if command -v python3 >/dev/null; then
     of_plan 'fast sums' 'd["is_exact"] is False and "--reduce fast" in d["command"]' --model mamba2-130m --gpus 64 --reduce fast
     of_plan 'the embedding split' 'plans["none", 0]["last"] > 0 and d["sum_bytes"] > 4 * d["parameters"]' \
         --model mamba2-130m --split-embedding --distinct 9000
+    # an H200 is what docs/perf.md has of it
+    for family in mamba1 mamba2 mamba3; do
+        of_plan "an H200, $family" "$(awk -F ' *\\| *' -v row="130m/$family" '$2 == row && $3 == "bf16" {
+            print "d[\"rate\"] == " $6 "e12 and abs(plans[\"none\", 0][\"memory\"] / 2**30 - " $7 ") < 1e-6" }' docs/perf.md)" \
+            --family $family --d-model 768 --layers 24 --vocab 50288 --gpus 1
+    done
     # three real steps: the rate is that of the second and third
     of_plan 'measured steps' 'len(d["measured"]["seconds"]) == 3 and d["measured"]["memory"] > 16 * d["parameters"] and
         near(plans["none", 0]["compute"], sum(d["measured"]["seconds"][1:]) / 2, 1e-6) and "ref" in d["measured"]["machine"]' \
@@ -107,5 +113,5 @@ gives 'plan, no split' 2 '^krait: plan: --distinct has no effect without --split
 gives 'plan, not measured' 2 '^krait: plan: --threads has no effect without --device measured$' plan --model mamba2-130m --threads 1
 gives 'plan, jitter' 1 '^krait: plan: jitter = 3, but must be from 0 to 0.5$' plan --model mamba2-130m --simulate --jitter 3
 gives 'plan, a shape' 1 '^krait: plan: per_head_dim = 33 does not divide d_inner = 1536$' plan --model mamba2-130m --head-dim 33
-gives 'plan, many ranks' 1 'ranks = 131072, but must be at most 65536; a plan without a simulation takes more$' plan --model mamba2-130m --gpus 131072 --simulate
+gives 'plan, many ranks' 1 '^krait: plan: ranks = 131072, but must be at most 65536; a plan without a simulation takes more$' plan --model mamba2-130m --gpus 131072 --simulate
 gives 'plan, another family' 2 '^krait: plan: --family differs from that of mamba2-130m, mamba2$' plan --model mamba2-130m --family mamba3
