@@ -1,8 +1,8 @@
 /* plan_simulate.c - the schedule of a step, rank by rank, on a modelled network.
  *
- * Every rank has two clocks: of its computation, and of its communication thread. A collective call begins on a rank when the
- * thread is free and the call is posted; in each phase ranks wait for those from which they receive. Calls are in one order
- * on all ranks, so times follow from one another without a queue of events.
+ * Every rank has two clocks: of its computation, and of its communication thread. A collective call begins on a rank when
+ * the thread is free and the call is posted; in each phase ranks wait for those from which they receive. Calls are in one
+ * order on all ranks, so times follow from one another without a queue of events.
  *
  *   direct, rings   all ranks end together, a time after the last one has begun
  *   inside a host   each rank sends G - 1 slices; the phase ends for all ranks of the host together
@@ -40,7 +40,7 @@ static void exchange_inside(ranks *r, double bytes)
     }
 }
 
-/* One round: rank i sends `seconds` of data to the host `stride` behind its own, and receives as much from the one before. */
+/* One round: rank i sends `seconds` of data to the host `stride` after its own, and receives as much from the one before. */
 static void exchange_round(ranks *r, int64_t stride, double seconds)
 {
     const kr_plan_network *n = &r->job->network;

@@ -176,8 +176,8 @@ static void sort_by_stage(kr_plan_job *job)
     }
 }
 
-/* The gradient of a tied embedding is that of the head, and that of the look-ups, which concern few rows: if it is split, the
- * first half of its sum is done for each of them, the second half once. */
+/* The gradient of a tied embedding is that of the head, and that of the look-ups, which concern few rows: if it is split,
+ * the first half of its sum is done for each of them, the second half once. */
 static void cut_buckets(kr_plan_job *job)
 {
     const kr_plan_model *m = &job->model;
@@ -273,7 +273,7 @@ static void add_sums(const kr_plan_job *job, kr_plan *plan)
     plan->nic_traffic = moved * n->between;
 }
 
-/* Gradient buffers of a rank that adds k micro-batches as a binary counter: sums of 1, 2, 4, ..., and one that is written. */
+/* Buffers of a rank that adds gradients of k micro-batches as a binary counter: sums of 1, 2, 4, ...; one is written. */
 static double gradient_buffers(int64_t k)
 {
     double buffers = 1;

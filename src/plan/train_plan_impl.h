@@ -1,5 +1,5 @@
-/* train_plan_impl.h - what the formulas and the simulation share: a model as stages of a step, its gradients as buckets, and the
- * network between ranks.
+/* train_plan_impl.h - what the formulas and the simulation share: a model as stages of a step, its gradients as buckets, and
+ * the network between ranks.
  *
  * Stages are numbered in order of the backward pass: 0 the head, 1 to n_virtual the layers, the last one first, and behind
  * them what is before the stack, n_virtual + 1: the embedding.

@@ -24,7 +24,7 @@ static void agree(const char *what, const kr_model_config *config, const kr_plan
     CHECK(fabs(s.efficiency - p.efficiency * p.step / s.step) < 1e-9, "%s: efficiency %g", what, s.efficiency);
 }
 
-/* 5 %: the formula lets sums begin with the backward pass, though a bucket must be whole first, and knows one last bucket. */
+/* 5 %: the formula lets sums begin with the backward pass, though a bucket must be whole first. */
 static void agree_on_clusters(const char *what, const kr_model_config *config, int64_t ranks)
 {
     static const double nics[] = { 360e9, 45e9, 11.25e9 };

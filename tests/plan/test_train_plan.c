@@ -134,8 +134,8 @@ TEST(the_table_of_the_paper_model)
             const double sums = 1e3 * (p.sums + messages * 2 * log2(hosts) * 15e-6);
             CHECK(fabs(sums / table[i].sums[c] - 1) < 0.025, "%s, column %d: sums of %.2f ms, expected %.2f",
                   table[i].name, c, sums, table[i].sums[c]);
-            /* 2.5 points: the table hides sums behind 0.6 of the step, the plan behind the layers' backward pass, 0.48 of it at
-             * 130m and 0.64 at 2.7b; and latency is left out here */
+            /* 2.5 points: the table hides sums behind 0.6 of the step, the plan behind the layers' backward pass, 0.48 of it
+             * at 130m and 0.64 at 2.7b; and latency is left out here */
             CHECK(fabs(100 * p.efficiency - table[i].efficiency[c]) < 2.5,
                   "%s, column %d: efficiency %.1f %%, expected %.0f", table[i].name, c, 100 * p.efficiency,
                   table[i].efficiency[c]);
@@ -175,7 +175,7 @@ TEST(a_sum_by_hand)
     const kr_plan sharded = made(config, &o);
     CHECK(fabs(sharded.sums - p.sums) < 1e-12, "sharded: %.9g s, not %.9g", sharded.sums, p.sums);
     CHECK(fabs(sharded.exposed - p.sums - 6 * 15e-6) < 1e-12, "sharded: %.9g s exposed", sharded.exposed);
-    /* direct: a rank sends 1/64 to each of 7 in its host and of 56 elsewhere, and a header before; 8 of them share the NICs */
+    /* direct: a rank sends 1/64 to each of 7 in its host and 56 elsewhere, and a header before; 8 of them share the NICs */
     o.exchange = KR_PLAN_EXCHANGE_DIRECT;
     o.shards = KR_PLAN_SHARDS_NONE;
     const kr_plan direct = made(config, &o);
