@@ -115,6 +115,26 @@ TEST(schedules_by_hand)
     end();
 }
 
+/* Weights that four virtual layers share are complete after the first of them, the last in the backward pass: all but norm_f's
+ * 256 gradients are summed after it. */
+TEST(shared_weights_are_summed_after_their_first_use)
+{
+    begin();
+    kr_model_config *config = shape(KR_FAMILY_MAMBA2, 256, 1, 1024);
+    config->layers->n_virtual = 4;
+    kr_plan_options o = options_of(2);
+    o.ranks_per_host = 1;
+    o.exchange = KR_PLAN_EXCHANGE_HOSTS;
+    o.bucket_bytes = 1;
+    o.nic_bytes = 1e9;
+    o.latency = 0;
+    const kr_plan p = made(config, &o);
+    const double want = p.compute + p.sums - 2 * 0.5 * 4 * 256 / o.nic_bytes, got = simulated(config, &o).step;
+    CHECK(fabs(got - want) < 1e-9 * want, "%.9g s, expected %.9g", got, want);
+    kr_model_config_destroy(config);
+    end();
+}
+
 /* Everybody waits for the slowest: the step is its time, and what remains visible behind it. */
 TEST(a_slow_rank_is_waited_for)
 {
