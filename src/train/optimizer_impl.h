@@ -11,6 +11,7 @@
 #include "kernels/args/optimizer_args.h"
 #include "tape/tape_impl.h"
 #include "tape/weights.h"
+#include "train/grad_sums.h"
 
 #include <krait/train.h>
 
@@ -29,10 +30,11 @@ typedef struct kr_optimizer_slot {
     kr_dtype dtype; /* of the numbers that are kept */
     int nparts;
     kr_optimizer_part *parts;
-    void *master;   /* [elements] of a 16-bit parameter; otherwise NULL */
-    void *ema;      /* [elements], or NULL */
+    void *master; /* [elements] of a 16-bit parameter; otherwise NULL */
+    void *ema;    /* [elements], or NULL */
+    void *grad;   /* in the running step: the gradient, [elements] of grad_dtype; NULL: it has none */
+    kr_dtype grad_dtype;
     double squares; /* of the gradient, in the running step */
-    bool has_grad;  /* in the running step */
 } kr_optimizer_slot;
 
 struct kr_optimizer {
@@ -47,8 +49,9 @@ struct kr_optimizer {
     int64_t *steps; /* of each parameter */
     int64_t step;
     double grad_norm;
-    bool ema_is_in; /* the parameters hold the averages */
-    char *state;    /* all that is kept of the parameters, in one block */
+    bool ema_is_in;           /* the parameters hold the averages */
+    const kr_grad_sums *sums; /* the gradients of a step; NULL: those of the parameters */
+    char *state;              /* all that is kept of the parameters, in one block */
     size_t state_bytes;
     char *work; /* of a running step */
     size_t work_bytes;

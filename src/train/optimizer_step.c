@@ -42,9 +42,20 @@ double kr_squares_of(kr_ctx *ctx, kr_dtype dtype, const void *x, int64_t n, void
     return kr_wait(ctx) ? result->real : (double)NAN;
 }
 
-static bool has_grad(const kr_tensor *param)
+/* The gradient of a slot, from the sums of several micro-batches or from the parameter. */
+static void find_grad(const kr_optimizer *opt, int64_t i)
 {
-    return param->flags.requires_grad && param->grad && !param->flags.grad_is_zero;
+    kr_optimizer_slot *slot = &opt->slots[i];
+    const kr_tensor *w = slot->row->tensor;
+    slot->grad = NULL;
+    if (!w->flags.requires_grad) return;
+    if (opt->sums) {
+        slot->grad_dtype = opt->sums->rows[i].dtype;
+        if (opt->sums->rows[i].is_reached) slot->grad = kr_grad_sums_at(opt->sums, i);
+    } else if (w->grad && !w->flags.grad_is_zero) {
+        slot->grad_dtype = w->dtype;
+        slot->grad = w->grad->data;
+    }
 }
 
 /* Sums of squares of each gradient and of all; their number. As many as fit into results are queued at once. */
@@ -58,19 +69,19 @@ static int64_t measure(kr_optimizer *opt, double *squares)
         int64_t asked = 0;
         for (int64_t i = from; i < end; i++) {
             kr_optimizer_slot *slot = &opt->slots[i];
-            const kr_tensor *w = slot->row->tensor;
-            slot->has_grad = has_grad(w);
-            if (slot->has_grad)
-                opt->squares[asked++] = (kr_squares_args){
-                    .n = kr_slot_elements(slot), .dtype = w->dtype, .x = w->grad->data, .sum = &results[i - from].real
-                };
+            find_grad(opt, i);
+            if (slot->grad)
+                opt->squares[asked++] = (kr_squares_args){ .n = kr_slot_elements(slot),
+                                                           .dtype = slot->grad_dtype,
+                                                           .x = slot->grad,
+                                                           .sum = &results[i - from].real };
         }
         kr_run_squares(opt->ctx, asked, opt->squares, opt->work);
         kr_wait(opt->ctx);
         for (int64_t i = from; i < end; i++) {
             kr_optimizer_slot *slot = &opt->slots[i];
-            slot->squares = slot->has_grad ? results[i - from].real : 0;
-            count += slot->has_grad;
+            slot->squares = slot->grad ? results[i - from].real : 0;
+            count += slot->grad != NULL;
             *squares += slot->squares;
         }
     }
@@ -82,18 +93,17 @@ static bool blame_element(const kr_optimizer *opt)
 {
     for (int64_t i = 0; i < opt->count; i++) {
         const kr_optimizer_slot *slot = &opt->slots[i];
-        const kr_tensor *grad = slot->row->tensor->grad;
-        if (!slot->has_grad || isfinite(slot->squares)) continue;
+        const kr_tensor *w = slot->row->tensor;
+        if (!slot->grad || isfinite(slot->squares)) continue;
         int64_t first = -1;
-        if (!kr_find_not_finite(opt->ctx, grad->dtype, grad->data, kr_slot_elements(slot), &first)) return false;
+        if (!kr_find_not_finite(opt->ctx, slot->grad_dtype, slot->grad, kr_slot_elements(slot), &first)) return false;
         if (first < 0) continue;
-        kr_tensor bad = *grad;
-        bad.rank = 0;
-        bad.data += kr_dtype_offset(grad->dtype, first);
+        const kr_tensor bad = { .ctx = opt->ctx,
+                                .dtype = slot->grad_dtype,
+                                .data = (char *)slot->grad + kr_dtype_offset(slot->grad_dtype, first) };
         char index[KR_SHAPE_TEXT_BYTES];
         return kr_fail(opt->ctx, KR_ERR_NUMERIC, OP ": the gradient of %s %s holds %g at %s; no parameter has changed",
-                       slot->row->name, KR_TEXT_OF(grad), kr_item(&bad),
-                       kr_index_text(grad, first, index, sizeof index));
+                       slot->row->name, KR_TEXT_OF(w), kr_item(&bad), kr_index_text(w, first, index, sizeof index));
     }
     return kr_fail(opt->ctx, KR_ERR_NUMERIC,
                    OP ": the gradients are finite, but the sum of their squares is not; no parameter has changed");
@@ -107,7 +117,7 @@ static bool check_sizes(const kr_optimizer *opt, double scale)
     for (int64_t i = 0; i < opt->count; i++) {
         const kr_optimizer_slot *slot = &opt->slots[i];
         const double norm = scale * sqrt(slot->squares);
-        if (!kr_require(opt->ctx, !slot->has_grad || slot->dtype == KR_DTYPE_F64 || norm <= most_in_f32, KR_ERR_NUMERIC,
+        if (!kr_require(opt->ctx, !slot->grad || slot->dtype == KR_DTYPE_F64 || norm <= most_in_f32, KR_ERR_NUMERIC,
                         OP ": the gradient of %s has the norm %g, too large to be squared in f32; set "
                            "options.clip_norm; no parameter has changed",
                         slot->row->name, norm))
@@ -136,9 +146,8 @@ static bool find_scale(kr_optimizer *opt, double grad_scale, double *scale)
 
 static kr_taken_grad taken(const stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part)
 {
-    const kr_tensor *grad = slot->row->tensor->grad;
     const kr_optimizer_options *o = &s->opt->options;
-    return (kr_taken_grad){ .g = { kr_kept_at(grad->data, grad->dtype, part->first), grad->dtype, 0 },
+    return (kr_taken_grad){ .g = { kr_kept_at(slot->grad, slot->grad_dtype, part->first), slot->grad_dtype, 0 },
                             .scale = s->scale,
                             .clip = o->clip_value > 0 ? o->clip_value : (double)INFINITY,
                             .clears = !o->keep_grad };
@@ -282,10 +291,10 @@ kr_status kr_optimizer_step(kr_optimizer *opt, double lr, double grad_scale)
     if (!kr_optimizer_ready(opt) || !check_call(opt, lr, grad_scale) || !find_scale(opt, grad_scale, &s.scale))
         return opt->ctx->status;
     for (int64_t i = 0; i < opt->count; i++)
-        if (opt->slots[i].has_grad) step_slot(&s, &opt->slots[i], ++opt->steps[i]);
+        if (opt->slots[i].grad) step_slot(&s, &opt->slots[i], ++opt->steps[i]);
     step_listed(&s);
     for (int64_t i = 0; i < opt->count; i++)
-        if (opt->slots[i].has_grad) finish_slot(opt, &opt->slots[i]);
+        if (opt->slots[i].grad) finish_slot(opt, &opt->slots[i]);
     for (int64_t i = 0; i < opt->count; i++) follow(opt, &opt->slots[i]);
     opt->step++;
     return opt->ctx->status;

@@ -142,6 +142,13 @@ static bool take_schedule(kr_trainer *t)
     return kr_blame(t->ctx, OP);
 }
 
+static bool make_results(kr_trainer *t)
+{
+    const size_t count = (size_t)t->o.accumulate;
+    if (count <= SIZE_MAX / sizeof *t->results) t->results = kr_arena_alloc(&t->arena, count * sizeof *t->results);
+    return kr_require(t->ctx, t->results, KR_ERR_NOMEM, OP ": no memory for the losses of %zu batches a step", count);
+}
+
 static bool make_optimizer(kr_trainer *t)
 {
     t->optimizer = kr_optimizer_create(t->ctx, t->params, t->o.optimizer);
@@ -160,6 +167,8 @@ static bool build(kr_trainer *t, const kr_train_options *options)
     derive_intervals(t);
     t->net = kr_model_network(t->model);
     t->params = t->model ? kr_network_params(t->net) : t->o.params;
+    kr_grad_sums_init(&t->sums, ctx, t->params, 0);
+    if (!make_results(t)) return false;
     if (!(t->tape = kr_tape_create(ctx, KR_TAPE_GRAD)) || !make_optimizer(t)) return false;
     if (!t->loader->options.carry) return true;
     t->carried = kr_state_create(ctx, kr_network_layers(t->net), t->loader->options.batch);
@@ -192,6 +201,7 @@ void kr_trainer_destroy(kr_trainer *t)
     kr_memory *memory = &t->ctx->memory;
     kr_state_destroy(t->carried);
     kr_state_destroy(t->moving);
+    kr_grad_sums_deinit(&t->sums);
     kr_optimizer_destroy(t->optimizer);
     kr_tape_destroy(t->eval_tape);
     kr_tape_destroy(t->tape);

@@ -6,12 +6,19 @@
 #include "base/sized.h"
 #include "model/model_impl.h"
 #include "data/loader.h"
+#include "train/grad_sums.h"
 
 #include <krait/train.h>
 
 #include <string.h>
 
 KR_DECLARE_DEFAULTS(kr_lr_schedule);
+
+/* Of a micro-batch, or of a step. loss: the sum over scored positions. */
+typedef struct kr_batch_result {
+    int64_t scored, right, positions;
+    double loss;
+} kr_batch_result;
 
 struct kr_trainer {
     kr_ctx *ctx;
@@ -25,8 +32,10 @@ struct kr_trainer {
     kr_tape *tape;      /* of steps; empty between them */
     kr_tape *eval_tape; /* NULL before the first evaluation */
     kr_optimizer *optimizer;
-    kr_state *carried; /* final states of the last step's rows; NULL: the loader carries no state */
-    kr_state *moving;  /* the same within a step */
+    kr_grad_sums sums;        /* of steps with several micro-batches */
+    kr_batch_result *results; /* [accumulate], of the running step */
+    kr_state *carried;        /* final states of the last step's rows; NULL: the loader carries no state */
+    kr_state *moving;         /* the same within a step */
     kr_train_progress progress;
     int64_t saved_step;      /* that the folder has; -1: none of this run */
     int64_t placed_step;     /* that has a checkpoint; the same, or a save failed behind it */
@@ -100,9 +109,28 @@ static inline bool kr_loader_is_at_end(const kr_loader *loader)
 kr_loss_out kr_trainer_loss(const kr_trainer *t, kr_tape *tape, const kr_batch *batch, const kr_state *state,
                             kr_tensor **streams);
 
-/* Back-propagates a batch's loss, which scores n_scored things, as part of a step whose first that scores any scores
- * n_first. */
-bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_scored, int64_t n_first);
+/* A step's micro-batches have numbers m from 0. Which rows one has, and its random numbers, follow from the state at the
+ * beginning of the step and from m alone. */
+typedef struct kr_step_start {
+    kr_loader_position loader;
+    kr_random_position random;
+    int64_t n_left; /* batches until the loader's end; INT64_MAX: it repeats */
+} kr_step_start;
+
+kr_step_start kr_step_start_of(const kr_trainer *t);
+
+/* Before micro-batch m; m = options.accumulate: after the step. False if the loader has ended before it. */
+bool kr_trainer_place(kr_trainer *t, const kr_step_start *start, int64_t m);
+
+/* Back to the state before the step. */
+void kr_trainer_return(kr_trainer *t, const kr_step_start *start);
+
+/* The number of scored positions whose gradient has the weight 1 in a step's sum. A step of one micro-batch takes those that
+ * the micro-batch has; otherwise it is a constant, so that no micro-batch has to know the others. */
+int64_t kr_trainer_unit(const kr_trainer *t, int64_t n_scored);
+
+/* Back-propagates a micro-batch's loss, which scores n_scored positions. */
+bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_scored);
 
 /* ---- NaN and infinity ---- */
 
