@@ -82,7 +82,7 @@ kr_row_batch *kr_row_batch_make(kr_ctx *ctx, const char *op, const kr_network *n
                              .grid = options->grid,
                              .longest = tok ? tok->longest : 0,
                              .is_generation = is_generation,
-                             .is_separate = net->has_class_tokens };
+                             .is_separate = net->has_class_tokens && !is_generation };
     if (make_parts(batch, op)) return batch;
     kr_row_batch_destroy(batch);
     return NULL;

@@ -45,20 +45,62 @@ static bool make_place(kr_row_batch *b, const kr_state *like, int64_t n_ready)
     return true;
 }
 
+/* The row's own copy of its place in the batch's state. */
+static kr_state *copy_out(kr_row *row)
+{
+    kr_state *state = kr_network_state(row->batch->net, 1);
+    const kr_state *view = state ? kr_state_row_view(row->batch->tape, row->batch->live, row->place) : NULL;
+    if (view && kr_state_copy(state, view) == KR_OK) return state;
+    kr_state_destroy(state);
+    return NULL;
+}
+
+static void destroy_live(kr_row_batch *b)
+{
+    if (b->live) kr_decoder_forget(b->decoder, b->live);
+    kr_state_destroy(b->live);
+    b->live = NULL;
+}
+
+/* From now on each row has its own state: the members get theirs. */
+static bool separate(kr_row_batch *b)
+{
+    if (!kr_row_batch_flush(b)) return false;
+    for (int64_t i = 0; i < b->n_members; i++)
+        if (!(b->members[i]->state = copy_out(b->members[i]))) return false;
+    b->is_separate = true;
+    destroy_live(b);
+    return true;
+}
+
+/* The row's class tokens are at its own position. If that is not the members', states are separate from now on. */
+static bool match_class_tokens(kr_row *row)
+{
+    kr_row_batch *b = row->batch;
+    if (!kr_row_own_state(row)) return false;
+    if (b->n_members == 0) destroy_live(b); /* its position is that of rows that have left */
+    return !b->live || kr_state_same_cursors(b->live, row->state) || separate(b);
+}
+
+/* A place behind the last row, with a copy of the row's state. */
+static bool join_live(kr_row *row, int64_t n_ready)
+{
+    kr_row_batch *b = row->batch;
+    const kr_state *view = kr_row_batch_settle(b) ? kr_row_state_view(row) : NULL;
+    if (!view || !kr_row_batch_flush(b) || !make_place(b, view, n_ready) ||
+        !kr_state_row_copy(b->live, b->n_members, view, 0))
+        return false;
+    kr_state_destroy(row->state);
+    row->state = NULL;
+    return true;
+}
+
 /* n_ready: rows that generate in this step. */
 static bool join(kr_row *row, int64_t n_ready)
 {
     kr_row_batch *b = row->batch;
-    if (b->is_separate) {
-        if (!kr_row_own_state(row)) return false;
-    } else {
-        const kr_state *view = kr_row_batch_settle(b) ? kr_row_state_view(row) : NULL;
-        if (!view || !kr_row_batch_flush(b) || !make_place(b, view, n_ready) ||
-            !kr_state_row_copy(b->live, b->n_members, view, 0))
-            return false;
-        kr_state_destroy(row->state);
-        row->state = NULL;
-    }
+    if (b->net->has_class_tokens && !match_class_tokens(row)) return false;
+    if (!b->is_separate && !join_live(row, n_ready)) return false;
     b->members[b->n_members] = row;
     row->place = b->n_members++;
     if (!b->is_separate) kr_state_rows_use(b->live, b->n_members);
@@ -68,29 +110,19 @@ static bool join(kr_row *row, int64_t n_ready)
 bool kr_row_batch_join_copies(kr_row *row, int64_t n, kr_row *const *copies)
 {
     kr_row_batch *b = row->batch;
+    if (row->place < 0 && !join(row, 1 + n)) return false;
     if (b->is_separate) {
         for (int64_t i = 0; i < n; i++)
             if (!kr_row_copy_state(copies[i], row)) return false;
         return true;
     }
-    if ((row->place < 0 && !join(row, 1 + n)) || !kr_state_row_copy_to(b->live, b->n_members, n, b->live, row->place))
-        return false;
+    if (!kr_state_row_copy_to(b->live, b->n_members, n, b->live, row->place)) return false;
     for (int64_t i = 0; i < n; i++) {
         b->members[b->n_members] = copies[i];
         copies[i]->place = b->n_members++;
     }
     kr_state_rows_use(b->live, b->n_members);
     return true;
-}
-
-/* The row's own copy of its place in the batch's state. */
-static kr_state *copy_out(kr_row *row)
-{
-    kr_state *state = kr_network_state(row->batch->net, 1);
-    const kr_state *view = state ? kr_state_row_view(row->batch->tape, row->batch->live, row->place) : NULL;
-    if (view && kr_state_copy(state, view) == KR_OK) return state;
-    kr_state_destroy(state);
-    return NULL;
 }
 
 /* Its state and place in the device's sampler are moved; without them a row is of no use. */
@@ -136,9 +168,7 @@ void kr_row_batch_clear(kr_row_batch *b)
         b->members[i]->place = -1;
     }
     b->n_members = 0;
-    if (b->live) kr_decoder_forget(b->decoder, b->live);
-    kr_state_destroy(b->live);
-    b->live = NULL;
+    destroy_live(b);
 }
 
 /* The waiting row with the smallest ticket; NULL: none. */

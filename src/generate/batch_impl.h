@@ -89,9 +89,9 @@ struct kr_row_batch {
     uint64_t n_serials, n_tickets, reads_after; /* the ticket of the row that read last */
 
     /* generating rows: row i of `live` is the state of members[i] */
-    bool
-        is_separate; /* rows keep their own states and are stepped one after another: class tokens have one position a state */
-    kr_state *live; /* NULL: not allocated yet. The decoder may defer its updates: kr_row_batch_flush */
+    bool is_separate; /* rows keep their own states and are stepped one after another: class tokens have one position a
+                       * state, and those of the rows may differ */
+    kr_state *live;   /* NULL: not allocated yet. The decoder may defer its updates: kr_row_batch_flush */
     kr_decoder *decoder;
     kr_device_sampler *device; /* row i in place i; NULL: not created yet, or no device samples */
     bool host_samples;         /* from all logits: the device's sampler does not take their type */

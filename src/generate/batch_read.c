@@ -143,7 +143,7 @@ static bool read_packed(kr_row_batch *b, int64_t n, const piece *pieces)
 
 static bool can_pack(const kr_row_batch *b, const piece *p)
 {
-    return !b->is_separate && !b->net->is_custom && !wants_scores(p->row) && p->count > 1;
+    return !b->net->has_class_tokens && !b->net->is_custom && !wants_scores(p->row) && p->count > 1;
 }
 
 /* The row's piece was read: its event, and the end of a row that wants no tokens. */

@@ -428,7 +428,7 @@ kr_state *kr_state_detach(kr_tape *tape, const kr_state *state)
 
 /* ---- rows of several ---- */
 
-static bool same_cursors(const kr_state *a, const kr_state *b)
+bool kr_state_same_cursors(const kr_state *a, const kr_state *b)
 {
     const kr_cursors *x = &a->cursors, *y = &b->cursors;
     return x->is_on == y->is_on && x->full_len == y->full_len && x->network == y->network && x->stack == y->stack &&
@@ -456,7 +456,7 @@ static bool joins_first(kr_tape *tape, const char *op, const kr_state *first, co
                     (long long)state->nslots, kr_state_family(state), (long long)first->nslots,
                     kr_state_family(first)) ||
         !kr_require(
-            ctx, same_cursors(first, state), KR_ERR_ARG,
+            ctx, kr_state_same_cursors(first, state), KR_ERR_ARG,
             "%s: states[%lld] and states[0] differ in what was announced, or in the class tokens still to be inserted",
             op, (long long)i))
         return false;

@@ -48,6 +48,9 @@ static inline const kr_block_kind *kr_slot_kind(const kr_state *state, int64_t s
 bool kr_state_fits(const kr_state *state, const kr_state_layout *layout);
 bool kr_state_same_slots(const kr_state *a, const kr_state *b);
 
+/* Are both at the same positions of all class tokens? */
+bool kr_state_same_cursors(const kr_state *a, const kr_state *b);
+
 /* The name of the family of all slots, or "mixed". */
 const char *kr_state_family(const kr_state *state);
 const char *kr_state_layout_family(const kr_state_layout *layout);

@@ -1,5 +1,7 @@
 /* test_generation.c - generation is a step-by-step loop, to the bit: rows, prompts in chunks, feeds in between. */
 #include "device/device.h"
+#include "generate/batch_impl.h"
+#include "generate/generation_impl.h"
 #include "nn/network_impl.h"
 #include "tests/generate/plain_sampler.h"
 #include "tests/generate/chat.h"
@@ -145,6 +147,56 @@ TEST(generation_with_class_tokens)
     o.n_samples = 2;
     for (o.prefill_chunk = 3; o.prefill_chunk < 9; o.prefill_chunk += 5)
         check_rows_by_hand(ctx, net, &o, prompt, PROMPT, true);
+    kr_network_destroy(net);
+    kr_ctx_destroy(ctx);
+}
+
+/* Rows that stop at different tokens and are fed again, with one step of the network for all rows or one each. */
+static void stop_and_feed(kr_ctx *ctx, const kr_network *net, const int32_t *prompt, bool is_separate,
+                          chat_record *record)
+{
+    enum { STEPS = 40 };
+    const int32_t stops[] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    kr_generate_options o = chat_options();
+    o.n_samples = CHAT_ROWS;
+    o.stop_ids = stops;
+    o.n_stop_ids = 8;
+    o.max_tokens = STEPS;
+    chat_sampler.temperature = 1.2;
+    chat_sampler.seed = 5;
+    kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
+    if (is_separate) g->batch->is_separate = true;
+    for (int turn = 0; turn < 2; turn++) {
+        kr_generation_feed(g, prompt, PROMPT);
+        chat_on(record, g, 1);
+        CHECK(g->batch->is_separate == (is_separate || turn > 0), "turn %d: separate: %d, %s", turn,
+              g->batch->is_separate, kr_ctx_message(ctx));
+        chat_on(record, g, STEPS);
+    }
+    int64_t least = STEPS, most = 0;
+    for (int r = 0; r < CHAT_ROWS; r++) {
+        const int64_t tokens = kr_row_info_of(g->rows[r]).tokens;
+        if (tokens < least) least = tokens;
+        if (tokens > most) most = tokens;
+    }
+    CHECK(least < most || most > STEPS, "rows have %d to %d tokens: no row stopped", (int)least, (int)most);
+    kr_generation_destroy(g);
+}
+
+TEST(samples_share_steps_while_class_tokens_are_at_one_position)
+{
+    const kr_class_token latents[] = { { .kind = KR_CLASS_TOKEN_START },
+                                       { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 4 },
+                                       { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 30 } };
+    chat_record together = { 0 }, separate = { 0 };
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 3, latents);
+    int32_t prompt[PROMPT];
+    make_prompt(prompt, PROMPT);
+    stop_and_feed(ctx, net, prompt, false, &together);
+    stop_and_feed(ctx, net, prompt, true, &separate);
+    chat_check("one step for all rows", &together, &separate, 0);
+    CHECK_OK(ctx);
     kr_network_destroy(net);
     kr_ctx_destroy(ctx);
 }

@@ -287,7 +287,7 @@ TEST(raw_memory_of_another_device_is_refused)
         snprintf(text, sizeof text, "raw ssd: da [2, 6, 4] is not in the memory of %s", kr_ctx_device(ctx));
         REFUSED_MEMORY(KR_ERR_ARG, text, views[DA].data = host);
         snprintf(text, sizeof text, "raw ssd: work is not in the memory of %s", kr_ctx_device(ctx));
-        static _Alignas(64) char work[1 << 16];
+        static _Alignas(64) char work[1 << 20]; /* more than the call needs on any device */
         REFUSED_MEMORY(KR_ERR_ARG, text, options.work = work, options.work_bytes = sizeof work,
                        views[FINAL].data = NULL);
         begin_ssd();
