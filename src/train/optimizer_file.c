@@ -51,13 +51,14 @@ static bool name_is_whole(kr_ctx *ctx, const kr_param_row *row, int length)
 static bool visit_part(const kr_optimizer *opt, const kr_optimizer_slot *slot, const kr_optimizer_part *part,
                        visit_fn *visit, void *user)
 {
+    const kr_optimizer_piece *piece = part->pieces; /* of one rank: the whole part */
     const struct {
         const char *what;
         void *data;
         rule values;
-    } all[] = { { "m", part->m, ANY_FINITE },
-                { "v", part->v, NOT_NEGATIVE },
-                { "velocity", part->velocity, ANY_FINITE } };
+    } all[] = { { "m", piece->m, ANY_FINITE },
+                { "v", piece->v, NOT_NEGATIVE },
+                { "velocity", piece->velocity, ANY_FINITE } };
     for (int i = 0; i < 3; i++) {
         if (!all[i].data) continue;
         kept tensor = { .dtype = slot->dtype, .shape = part->shape, .data = all[i].data, .values = all[i].values };
