@@ -6,7 +6,7 @@
  */
 #include "device/device.h"
 #include "tape/tape_impl.h"
-#include "train/trainer.h"
+#include "train/trainer_ranks.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -330,7 +330,9 @@ static void search_step(search *s)
 {
     const kr_step_start start = kr_step_start_of(s->t);
     if (!kr_trainer_check_weights(s->t)) return;
-    for (int64_t m = 0; m < s->t->o.accumulate; m++) {
+    const int64_t first = kr_rank_first(s->t, s->t->rank, s->t->o.accumulate);
+    const int64_t end = kr_rank_first(s->t, s->t->rank + 1, s->t->o.accumulate);
+    for (int64_t m = first; m < end; m++) {
         if (search_batch(s, &start, m)) continue;
         if (s->t->o.accumulate > 1 && kr_ctx_failed(s->ctx))
             kr_blame(s->ctx, "batch %lld of %lld", (long long)m + 1, (long long)s->t->o.accumulate);
@@ -347,7 +349,7 @@ static void allocate_streams(search *s)
     if (!s->streams) s->count = 0;
 }
 
-void kr_trainer_diagnose(kr_trainer *t)
+bool kr_trainer_diagnose(kr_trainer *t)
 {
     kr_ctx *ctx = t->ctx;
     const kr_step_start start = kr_step_start_of(t);
@@ -364,5 +366,7 @@ void kr_trainer_diagnose(kr_trainer *t)
     kr_params_zero_grad(t->params);
     kr_tape_reset(t->tape);
     kr_return_error(ctx, found.status == KR_ERR_NUMERIC ? &found : &first);
-    if (found.status == KR_ERR_NUMERIC) kr_blame(ctx, "trainer.step: step %lld", (long long)t->progress.step + 1);
+    if (found.status != KR_ERR_NUMERIC) return false;
+    kr_blame(ctx, "trainer.step: step %lld", (long long)t->progress.step + 1);
+    return true;
 }

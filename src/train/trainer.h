@@ -34,8 +34,17 @@ struct kr_trainer {
     kr_optimizer *optimizer;
     kr_grad_sums sums;        /* of steps with several micro-batches */
     kr_batch_result *results; /* [accumulate], of the running step */
-    kr_state *carried;        /* final states of the last step's rows; NULL: the loader carries no state */
-    kr_state *moving;         /* the same within a step */
+
+    kr_comm *comm; /* NULL: one rank */
+    int rank, ranks;
+    int64_t posted; /* buckets of the running step, of ... */
+    int64_t ntickets;
+    kr_ticket *tickets;
+    void *exchange; /* this rank's results, then those of all */
+    size_t exchange_bytes;
+    double comm_seconds, wait_seconds; /* of comm, before the running step */
+    kr_state *carried;                 /* final states of the last step's rows; NULL: the loader carries no state */
+    kr_state *moving;                  /* the same within a step */
     kr_train_progress progress;
     int64_t saved_step;      /* that the folder has; -1: none of this run */
     int64_t placed_step;     /* that has a checkpoint; the same, or a save failed behind it */
@@ -135,8 +144,8 @@ bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_s
 /* ---- NaN and infinity ---- */
 
 /* Repeats a step that was not finite to find the origin of NaN or infinity, and replaces the context's error with that.
- * Weights, data position and random stream are those before the step, also afterwards. */
-void kr_trainer_diagnose(kr_trainer *t);
+ * Weights, data position and random stream are those before the step, also afterwards. True if the origin was found. */
+bool kr_trainer_diagnose(kr_trainer *t);
 
 /* Fails if a parameter is not finite. */
 bool kr_trainer_check_weights(const kr_trainer *t);

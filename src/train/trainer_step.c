@@ -5,7 +5,7 @@
  * with u = n_0 in a step of one micro-batch, and otherwise the positions of a full batch. Gradients are added as a binary
  * tree (train/grad_sums.h), losses in the order of m.
  */
-#include "train/trainer.h"
+#include "train/trainer_ranks.h"
 
 #include "tape/tape_impl.h"
 #include "train/optimizer_impl.h"
@@ -139,19 +139,39 @@ static bool run_batch(kr_trainer *t, const kr_step_start *start, int64_t m)
     return !t->moving || kr_state_copy(t->moving, out.state) == KR_OK;
 }
 
+/* The micro-batches of this rank, added up. Sums of several ranks begin during the last one. */
 static bool run_batches(kr_trainer *t, const kr_step_start *start)
 {
-    const int64_t count = t->o.accumulate;
-    const bool adds = count > 1;
-    if (!adds && t->optimizer->options.keep_grad) kr_params_zero_grad(t->params);
-    if (adds && !kr_grad_sums_begin(&t->sums, count)) return false;
-    for (int64_t m = 0; m < count; m++)
-        if ((adds && !kr_grad_sums_open(&t->sums)) || !run_batch(t, start, m) ||
-            (adds && !kr_grad_sums_finish_all(&t->sums)))
-            return false;
-    kr_tape_reset(t->tape);
-    kr_trainer_place(t, start, count);
+    const int64_t first = kr_rank_first(t, t->rank, t->o.accumulate);
+    const int64_t last = kr_rank_first(t, t->rank + 1, t->o.accumulate) - 1;
+    for (int64_t m = first; m <= last; m++) {
+        const bool is_posted = t->ranks > 1 && m == last;
+        if (!kr_grad_sums_open(&t->sums)) return false;
+        if (is_posted) kr_ranks_post_at_fences(t, true);
+        const bool is_run = run_batch(t, start, m);
+        if (is_posted) kr_ranks_post_at_fences(t, false);
+        if (!is_run || (!is_posted && !kr_grad_sums_finish_all(&t->sums))) return false;
+    }
     return true;
+}
+
+/* Losses and gradients of all micro-batches. */
+static bool differentiate(kr_trainer *t, const kr_step_start *start)
+{
+    bool is_done = true;
+    if (t->o.accumulate == 1) {
+        if (t->optimizer->options.keep_grad) kr_params_zero_grad(t->params);
+        is_done = run_batch(t, start, 0);
+    } else {
+        is_done = kr_grad_sums_begin(&t->sums, t->o.accumulate / t->ranks);
+        if (t->ranks > 1) is_done = kr_ranks_begin(t, is_done);
+        if (!is_done) return false;
+        is_done = run_batches(t, start);
+        if (t->ranks > 1) is_done = kr_ranks_sum(t);
+    }
+    kr_tape_reset(t->tape);
+    kr_trainer_place(t, start, t->o.accumulate);
+    return is_done;
 }
 
 /* ---- a step ---- */
@@ -184,13 +204,16 @@ static bool move_weights(kr_trainer *t, int64_t n_scored, double lr)
     return status == KR_OK;
 }
 
-static void go_back(kr_trainer *t, const kr_step_start *start)
+/* All as it was before the step, on all ranks; numbers that are not finite are searched for. */
+static void undo(kr_trainer *t, const kr_step_start *start)
 {
     const kr_held_error held = kr_hold_error(t->ctx);
     kr_trainer_return(t, start);
     kr_params_zero_grad(t->params);
     kr_tape_reset(t->tape);
     kr_return_error(t->ctx, &held);
+    const bool has_found = t->ctx->status == KR_ERR_NUMERIC && kr_trainer_diagnose(t);
+    if (t->ranks > 1) kr_ranks_tell(t, has_found);
 }
 
 static void note(kr_trainer *t, const kr_batch_result *sum, double lr)
@@ -209,20 +232,20 @@ static void note(kr_trainer *t, const kr_batch_result *sum, double lr)
 kr_status kr_trainer_step(kr_trainer *t)
 {
     if (!t) return KR_ERR_ARG;
+    if (!kr_trainer_ready(t) && t->ranks > 1) kr_comm_agree(t->comm); /* the others wait for this rank */
     if (!kr_trainer_ready(t)) return t->ctx->status;
     if (kr_trainer_is_done(t)) return KR_END;
     if (!kr_trainer_take_folder(t)) return t->ctx->status;
     const kr_step_start start = kr_step_start_of(t);
     const double lr = kr_lr_at(&t->schedule, t->progress.step + 1);
     kr_batch_result sum = { 0 };
-    bool is_done = run_batches(t, &start);
+    bool is_done = differentiate(t, &start);
     if (is_done) {
         sum = sum_of(t);
         is_done = move_weights(t, sum.scored, lr);
     }
     if (!is_done) {
-        go_back(t, &start);
-        if (t->ctx->status == KR_ERR_NUMERIC) kr_trainer_diagnose(t);
+        undo(t, &start);
         return t->ctx->status;
     }
     kr_state *spare = t->carried;
