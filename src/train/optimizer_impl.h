@@ -111,6 +111,16 @@ kr_optimizer_piece *kr_optimizer_next_piece(const kr_optimizer *optimizer, kr_pi
  * number. */
 int64_t kr_optimizer_shares_of(const kr_optimizer *optimizer, int64_t row, int64_t at, kr_comm_share *shares);
 
+/* ---- optimizer_file.c ---- */
+
+/* What one rank of several writes: the first one the numbers of steps, each its pieces. */
+bool kr_optimizer_add_steps(const kr_optimizer *optimizer, kr_tensor_writer *writer);
+bool kr_optimizer_add_pieces(const kr_optimizer *optimizer, kr_tensor_writer *writer);
+
+/* Reads this rank's pieces from files of any number of ranks; files[0] has the numbers of steps. takes: false only checks
+ * them. */
+bool kr_optimizer_restore_pieces(kr_optimizer *optimizer, int n, const kr_tensor_file *const *files, bool takes);
+
 /* The optimizer of a call, healthy: no error in its context. */
 bool kr_optimizer_ready(const kr_optimizer *optimizer);
 

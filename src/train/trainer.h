@@ -37,6 +37,7 @@ struct kr_trainer {
 
     kr_comm *comm; /* NULL: one rank */
     int rank, ranks;
+    bool has_entered;
     int64_t posted; /* buckets of the running step, of ... */
     int64_t ntickets;
     kr_ticket *tickets;
@@ -154,6 +155,10 @@ bool kr_trainer_check_weights(const kr_trainer *t);
 
 /* Fails if the folder has checkpoints and none was resumed from. */
 bool kr_trainer_take_folder(kr_trainer *t);
+
+/* At the beginning of a call: is its context without an error, and the folder the run's? Of several ranks, collective at the
+ * first call, and then on a rank that is not ready, for which the others wait in their own calls. */
+bool kr_trainer_enter(kr_trainer *t);
 
 /* Are all steps done? */
 bool kr_trainer_is_done(const kr_trainer *t);

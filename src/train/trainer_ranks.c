@@ -2,8 +2,8 @@
  *
  * Rank r of R computes micro-batches r M/R to (r + 1) M/R - 1, a subtree of the step's sum if M/R is a power of two. In the
  * backward pass of the last of them, buckets of gradients are posted as soon as they are final, in their order on all ranks.
- * A rank that fails posts the buckets that it has not computed, too; nobody uses them, since all ranks tell each other then
- * whether they have failed. So the communicator can be used after errors of a rank, and the step is undone on all of them.
+ * A rank that fails posts the buckets that it has not computed, too; they are not used, since all ranks then exchange whether
+ * they have failed. So the communicator can be used after errors of a rank, and the step is undone on all of them.
  */
 #include "train/trainer_ranks.h"
 

@@ -232,10 +232,8 @@ static void note(kr_trainer *t, const kr_batch_result *sum, double lr)
 kr_status kr_trainer_step(kr_trainer *t)
 {
     if (!t) return KR_ERR_ARG;
-    if (!kr_trainer_ready(t) && t->ranks > 1) kr_comm_agree(t->comm); /* the others wait for this rank */
-    if (!kr_trainer_ready(t)) return t->ctx->status;
-    if (kr_trainer_is_done(t)) return KR_END;
-    if (!kr_trainer_take_folder(t)) return t->ctx->status;
+    if (kr_trainer_ready(t) && kr_trainer_is_done(t)) return KR_END;
+    if (!kr_trainer_enter(t)) return t->ctx->status;
     const kr_step_start start = kr_step_start_of(t);
     const double lr = kr_lr_at(&t->schedule, t->progress.step + 1);
     kr_batch_result sum = { 0 };

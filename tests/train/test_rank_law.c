@@ -4,7 +4,7 @@
  * compared with.
  */
 #define _GNU_SOURCE
-#include "tests/temp_folder.h"
+#include "tests/train/running.h"
 
 #include "base/device_memory.h"
 #include "train/optimizer_impl.h"
@@ -24,7 +24,7 @@ static const char corpus[] =
     "weights, what the optimizer remembers of them, the place in the data, and the random stream; a run that is killed "
     "and begun again ends with the same bits as one that was not.|yes|Gradients of many rows are added in an order "
     "that "
-    "depends on their numbers alone, so that nobody can tell how many machines have added them.|x|the end|of it|all";
+    "depends on their numbers alone, so that the number of machines does not show in it.|x|the end|of it|all";
 
 /* What a test varies. */
 typedef struct rank_law {
@@ -52,7 +52,9 @@ typedef struct outcome {
 typedef struct rank_run {
     const rank_law *law;
     int rank, ranks;
-    char meet[300];
+    int64_t until;   /* the step to train to */
+    bool has_folder; /* resumes what is there, and saves at the end */
+    char meet[300], run[300];
     outcome *out; /* shared: each rank writes its pieces */
     outcome own;
     pthread_t thread;
@@ -109,22 +111,23 @@ static void keep_weights(const kr_params *params, double *to)
     }
 }
 
-static void train(rank_run *r, kr_trainer *trainer, const kr_loader *validation)
+static void train(rank_run *r, kr_trainer *trainer)
 {
     outcome *o = &r->own;
-    (void)validation;
     /* several buckets, though the model is small */
     trainer->sums.bucket_bytes = 20000;
-    for (int i = 0; i < STEPS; i++) {
+    if (r->has_folder && kr_trainer_resume(trainer) != KR_OK) return;
+    for (int64_t i; (i = kr_trainer_progress(trainer).step) < r->until;) {
         if (kr_trainer_step(trainer) != KR_OK) return;
         const kr_train_progress p = kr_trainer_progress(trainer);
         o->losses[i] = p.loss;
         o->norms[i] = p.grad_norm;
         o->scored[i] = p.n_scored;
         o->right[i] = p.n_right;
-        o->step = p.step;
-        o->positions = p.n_positions;
     }
+    if (r->has_folder && kr_trainer_save(trainer) != KR_OK) return;
+    o->step = kr_trainer_progress(trainer).step;
+    o->positions = kr_trainer_progress(trainer).n_positions;
     o->eval_loss = kr_trainer_evaluate(trainer, trainer->o.validation, 0).loss;
     keep_weights(trainer->params, o->weights);
     keep_pieces(trainer->optimizer, r->out);
@@ -145,9 +148,10 @@ static kr_loader *loader_of(const kr_source *source, const rank_law *law, kr_dat
     return kr_loader_create(source, &o);
 }
 
-static kr_trainer *trainer_of(const rank_law *law, kr_ctx *ctx, kr_comm *comm, kr_model *model, kr_loader *loader,
+static kr_trainer *trainer_of(const rank_run *r, kr_ctx *ctx, kr_comm *comm, kr_model *model, kr_loader *loader,
                               kr_loader *validation)
 {
+    const rank_law *law = r->law;
     kr_train_options options;
     kr_optimizer_options optimizer;
     kr_lr_schedule schedule;
@@ -166,6 +170,8 @@ static kr_trainer *trainer_of(const rank_law *law, kr_ctx *ctx, kr_comm *comm, k
     options.validation = validation;
     options.dropout = law->dropout;
     options.comm = comm;
+    options.folder = r->has_folder ? r->run : NULL;
+    options.keep_last = 0;
     return kr_trainer_create(ctx, model, loader, &options);
 }
 
@@ -198,8 +204,8 @@ static void *run_rank(void *arg)
     kr_model *model = model_of(ctx, r->law);
     r->own.elements = kr_params_elements(kr_network_params(kr_model_network(model)));
     r->own.weights = calloc((size_t)r->own.elements, sizeof(double));
-    kr_trainer *trainer = trainer_of(r->law, ctx, comm, model, loader, validation);
-    if (trainer) train(r, trainer, validation);
+    kr_trainer *trainer = trainer_of(r, ctx, comm, model, loader, validation);
+    if (trainer) train(r, trainer);
     if (kr_ctx_failed(ctx)) snprintf(r->own.failure, sizeof r->own.failure, "%s", kr_ctx_message(ctx));
     kr_trainer_destroy(trainer);
     kr_model_destroy(model);
@@ -212,17 +218,24 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-static void run_ranks(const rank_law *law, int ranks, rank_run *list, outcome *out)
+static void run_part(const rank_law *law, int ranks, int64_t until, bool has_folder, rank_run *list, outcome *out)
 {
     enum { ELEMENTS_MOST = 1 << 18 };
-    begin_folder();
     for (int k = 0; k < KINDS; k++) out->kept[k] = calloc(ELEMENTS_MOST, sizeof(double));
     for (int i = 0; i < ranks; i++) {
-        list[i] = (rank_run){ .law = law, .rank = i, .ranks = ranks, .out = out };
+        list[i] =
+            (rank_run){ .law = law, .rank = i, .ranks = ranks, .out = out, .until = until, .has_folder = has_folder };
+        snprintf(list[i].run, sizeof list[i].run, "%s/run", folder);
         snprintf(list[i].meet, sizeof list[i].meet, "%s/meet", folder);
         if (pthread_create(&list[i].thread, NULL, run_rank, &list[i]) != 0) exit(2);
     }
     for (int i = 0; i < ranks; i++) pthread_join(list[i].thread, NULL);
+}
+
+static void run_ranks(const rank_law *law, int ranks, rank_run *list, outcome *out)
+{
+    begin_folder();
+    run_part(law, ranks, STEPS, false, list, out);
     end_folder();
 }
 
@@ -355,4 +368,76 @@ TEST(ranks_of_documents)
                            .micro_batches = 8,
                            .clip_norm = 1,
                            .by_documents = true });
+}
+
+/* ---- checkpoints ---- */
+
+static void check_same_state(const rank_law *law, const rank_run *got, const outcome *got_parts, const outcome *want,
+                             const outcome *want_parts)
+{
+    for (int r = 0; r < got->ranks; r++) {
+        CHECK(!got[r].own.failure[0], "%s, rank %d of %d: %s", law->name, r, got->ranks, got[r].own.failure);
+        CHECK(got[r].own.step == want->step && got[r].own.positions == want->positions, "%s: step %lld, not %lld",
+              law->name, (long long)got[r].own.step, (long long)want->step);
+        compare_elements(law, got->ranks, r, "the weights", got[r].own.weights, want->weights, want->elements);
+    }
+    for (int k = 0; k < KINDS; k++)
+        compare_elements(law, got->ranks, 0, kind_names[k], got_parts->kept[k], want_parts->kept[k], want->elements);
+}
+
+/* Parts of a run by other numbers of ranks end where one rank ends. */
+static void check_resumes(const rank_law *law)
+{
+    static const int ranks[] = { 8, 2, 1, 4 };
+    rank_run one[1], list[RANKS_MOST];
+    outcome whole = { .elements = 0 };
+    run_ranks(law, 1, one, &whole);
+    begin_folder();
+    for (int part = 0; part < 4; part++) {
+        outcome parts = { .elements = 0 };
+        run_part(law, ranks[part], STEPS / 4 * (part + 1), true, list, &parts);
+        for (int r = 0; r < ranks[part]; r++)
+            CHECK(!list[r].own.failure[0], "%s, rank %d of %d: %s", law->name, r, ranks[part], list[r].own.failure);
+        if (part == 3) check_same_state(law, list, &parts, &one->own, &whole);
+        free_run(list, ranks[part], &parts);
+    }
+    remove_tree(folder);
+    free_run(one, 1, &whole);
+}
+
+TEST(ranks_resume_with_other_numbers)
+{
+    check_resumes(&(rank_law){
+        .name = "mamba2", .family = KR_FAMILY_MAMBA2, .micro_batches = 8, .clip_norm = 1, .has_ema = true });
+    check_resumes(&(rank_law){ .name = "mamba3, muon, bf16, ema",
+                               .family = KR_FAMILY_MAMBA3,
+                               .kind = KR_OPTIMIZER_MUON,
+                               .dtype = KR_DTYPE_BF16,
+                               .micro_batches = 8,
+                               .has_ema = true,
+                               .dropout = 0.1 });
+}
+
+/* 3 of 8 are no subtrees, so that steps differ; but what is read is what was written. */
+TEST(ranks_resume_what_any_number_has_saved)
+{
+    static const int ranks[] = { 8, 3, 1, 4 };
+    const rank_law law = { .name = "mamba1, bf16",
+                           .family = KR_FAMILY_MAMBA1,
+                           .dtype = KR_DTYPE_BF16,
+                           .micro_batches = 24,
+                           .clip_norm = 1,
+                           .has_ema = true };
+    begin_folder();
+    for (int part = 0; part < 3; part++) {
+        rank_run saved[RANKS_MOST], read[RANKS_MOST];
+        outcome saved_parts = { .elements = 0 }, read_parts = { .elements = 0 };
+        run_part(&law, ranks[part], part + 1, true, saved, &saved_parts);
+        run_part(&law, ranks[part + 1], part + 1, true, read, &read_parts);
+        CHECK(!saved->own.failure[0], "%d ranks: %s", ranks[part], saved->own.failure);
+        check_same_state(&law, read, &read_parts, &saved->own, &saved_parts);
+        free_run(read, ranks[part + 1], &read_parts);
+        free_run(saved, ranks[part], &saved_parts);
+    }
+    remove_tree(folder);
 }
