@@ -91,7 +91,7 @@ static ssize_t pass(kr_tcp *tcp, tcp_peer *peer, const kr_move *move, bool sends
     return count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) ? 0 : -1;
 }
 
-/* Goes on with the moves of a peer in one direction. 1: bytes moved; 0: none; -1: the rank has ended. */
+/* Continues the moves of a peer in one direction. 1: bytes moved; 0: none; -1: the rank has ended. */
 static int advance(kr_tcp *tcp, tcp_peer *peer, kr_move *list, bool sends)
 {
     int *first = sends ? &peer->first_send : &peer->first_recv, result = 0;
