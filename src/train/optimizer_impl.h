@@ -80,7 +80,8 @@ struct kr_optimizer {
     kr_comm *comm; /* of the ranks that own pieces; NULL: one rank */
     int rank, ranks;
     int64_t nshares;
-    kr_comm_share *shares; /* of squares_of */
+    kr_comm_share *shares;   /* of squares_of */
+    kr_comm_share *gathered; /* [pieces of all ranks], of weights that are being gathered */
 };
 
 /* kr_optimizer_create for the ranks of comm, all of which call it. comm NULL: one rank. Steps and kr_optimizer_use_ema are

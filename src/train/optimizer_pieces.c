@@ -74,8 +74,9 @@ bool kr_optimizer_deal(kr_optimizer *opt)
         for (int p = 0; p < opt->slots[i].nparts; p++)
             if (!deal_part(opt, &opt->slots[i].parts[p], loads)) return false;
     opt->shares = kr_arena_alloc(&opt->arena, (size_t)opt->nshares * sizeof *opt->shares);
+    opt->gathered = kr_arena_alloc(&opt->arena, (size_t)opt->nshares * sizeof *opt->gathered);
     opt->squares_of = kr_arena_alloc(&opt->arena, (size_t)opt->nnumbers * sizeof *opt->squares_of);
-    if (!opt->shares || !opt->squares_of)
+    if (!opt->shares || !opt->gathered || !opt->squares_of)
         return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %lld sums of squares",
                        (long long)opt->nnumbers);
     list_shares(opt);
@@ -128,7 +129,7 @@ static bool is_gathered(const kr_optimizer *opt, int64_t i, kr_dtype dtype)
 }
 
 /* Row `from`, and those after it whose weights are in the same slab, as one call. *end: the row after them. */
-static bool gather_run(kr_optimizer *opt, kr_dtype dtype, int64_t from, int64_t *end, kr_comm_share *shares)
+static bool gather_run(kr_optimizer *opt, kr_dtype dtype, int64_t from, int64_t *end)
 {
     const char *slab = slab_of(opt->slots[from].row->tensor), *base = slab ? slab : opt->slots[from].row->tensor->data;
     int64_t n = 0, i = from;
@@ -136,10 +137,10 @@ static bool gather_run(kr_optimizer *opt, kr_dtype dtype, int64_t from, int64_t 
         const kr_tensor *w = opt->slots[i].row->tensor;
         if (!is_gathered(opt, i, dtype)) continue;
         if (i > from && (!slab || slab_of(w) != slab)) break;
-        n += kr_optimizer_shares_of(opt, i, (w->data - base) / (int64_t)kr_dtype_bytes(dtype), shares + n);
+        n += kr_optimizer_shares_of(opt, i, (w->data - base) / (int64_t)kr_dtype_bytes(dtype), opt->gathered + n);
     }
     *end = i;
-    return kr_comm_gather_shares(opt->comm, (char *)(uintptr_t)base, shares, n, dtype) == KR_OK;
+    return kr_comm_gather_shares(opt->comm, (char *)(uintptr_t)base, opt->gathered, n, dtype) == KR_OK;
 }
 
 bool kr_optimizer_gather(kr_optimizer *opt)
@@ -154,8 +155,7 @@ bool kr_optimizer_gather(kr_optimizer *opt)
     for (int dtype = 0; is_done && dtype < KR_N_DTYPES; dtype++)
         for (int64_t i = 0; is_done && i < opt->count;) {
             if (!is_gathered(opt, i, (kr_dtype)dtype)) i++;
-            else is_done = gather_run(opt, (kr_dtype)dtype, i, &i, shares);
+            else is_done = gather_run(opt, (kr_dtype)dtype, i, &i);
         }
-    if (shares) kr_memory_free(memory, shares, (size_t)most * sizeof *shares);
     return is_done;
 }

@@ -68,6 +68,7 @@ static bool hash_data(const kr_trainer *t, uint64_t *hash)
     const kr_source *s = t->loader->source;
     const kr_source_info *info = &s->info;
     const size_t floats = (size_t)(info->n_features + info->n_targets);
+    const int64_t last = info->count - 1;
     const int64_t sizes[] = { info->count, info->n_ids, t->loader->count, t->loader->steps, t->loader->from };
     *hash = kr_hash_bytes(KR_HASH_BEGIN, sizes, sizeof sizes);
     float *x = kr_memory_alloc(&t->ctx->memory, (floats + 1) * sizeof *x);
@@ -82,7 +83,7 @@ static bool hash_data(const kr_trainer *t, uint64_t *hash)
                                   .labels = info->n_classes && !info->predict_next ? &label : NULL,
                                   .targets = info->n_targets && !info->predict_next ? x + info->n_features : NULL,
                                   .is_filled = info->predict_next ? &is_filled : NULL };
-        ok = s->kind->read(s, (info->count - 1) / (N_SAMPLES - 1) * i, 1, &at);
+        ok = s->kind->read(s, last / (N_SAMPLES - 1) * i + last % (N_SAMPLES - 1) * i / (N_SAMPLES - 1), 1, &at);
         *hash = kr_hash_bytes(kr_hash_word(*hash, (uint64_t)id ^ (uint64_t)label << 32), x, floats * sizeof *x);
     }
     kr_memory_free(&t->ctx->memory, x, (floats + 1) * sizeof *x);
@@ -100,15 +101,16 @@ static bool print_all(const kr_trainer *t, fingerprints *f)
 
 static bool compare(kr_trainer *t, const fingerprints *all)
 {
-    static const char *const names[N_PRINTS] = { "model or other weights", "data set", "training options", "kernels" };
+    static const char *const names[N_PRINTS] = { "another model or other weights", "another data set",
+                                                 "other training options", "other kernels" };
     static const char *const remedies[N_PRINTS] = { "create or load the same model everywhere",
                                                     "give all ranks the same files", "start all ranks alike",
                                                     "let them use one instruction set (--isa), or the same devices" };
     for (int k = 0; k < N_PRINTS; k++)
         for (int r = 1; r < t->ranks; r++)
             if (all[r].prints[k] != all[0].prints[k])
-                return kr_fail(t->ctx, KR_ERR_STATE, OP ": rank %d of %d has other %s than rank 0; %s", r, t->ranks,
-                               names[k], remedies[k]);
+                return kr_fail(t->ctx, KR_ERR_STATE, OP ": rank %d of %d has %s than rank 0; %s", r, t->ranks, names[k],
+                               remedies[k]);
     return true;
 }
 
