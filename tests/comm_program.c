@@ -3,7 +3,7 @@
  *   conform SEED LARGEST   the conformance of the engine
  *   fast                   sums in the order of the engine: of integers, which no order changes
  *   rules                  prints rank, ranks and engine
- *   loop                   sums for ever
+ *   loop                   sums until it is ended
  *   fail RANK              that rank's context fails before its second sum; all print their error
  *   exit RANK              that rank exits with status 3
  *   time MEGABYTES         rank 0 prints the seconds of an ordered sum of so many bytes of f32

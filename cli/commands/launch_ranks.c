@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #if defined(__linux__)
@@ -146,10 +147,13 @@ static bool make_meeting(running *r)
         return true;
     }
     if (!parent || strlen(parent) > 40) parent = "/tmp"; /* the path of a socket is short */
-    snprintf(r->folder, sizeof r->folder, "%s/krait-XXXXXX", parent);
-    if (!mkdtemp(r->folder)) {
-        cli_complain("set TMPDIR to a folder that can be written", "launch: no folder in %s: %s", parent,
-                     strerror(errno));
+    int error = EEXIST;
+    for (int i = 0; i < 1000 && error == EEXIST; i++) { /* what other jobs have left is not used */
+        snprintf(r->folder, sizeof r->folder, "%s/krait-launch-%d-%d", parent, (int)getpid(), i);
+        error = mkdir(r->folder, 0700) == 0 ? 0 : errno;
+    }
+    if (error) {
+        cli_complain("set TMPDIR to another folder", "launch: cannot make a folder in %s: %s", parent, strerror(error));
         r->folder[0] = '\0';
         return false;
     }

@@ -307,7 +307,7 @@ typedef struct kr_launch {
     int rank, ranks;             /* 0 and 1 without a launcher */
     int local_rank, local_ranks; /* on this host: the number of its GPU, for example; local_ranks 0: unknown */
     int cpus;                    /* that this process may use */
-    int threads;                 /* its share of them: a good number of threads */
+    int threads;                 /* KR_THREADS, or its share of them: a good number of threads */
     char meet[256];              /* engine "tcp": where ranks meet; "": unknown */
     char problem[512];           /* "", or the error */
     uint64_t reserved[4];

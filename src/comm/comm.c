@@ -140,9 +140,9 @@ static void describe(kr_comm *comm)
              own->ncpus == 1 ? "" : "s", share);
 }
 
-static kr_rank_info own_info(void)
+static kr_rank_info own_info(const kr_ctx *ctx)
 {
-    kr_rank_info info = { .process = (int32_t)getpid() };
+    kr_rank_info info = { .process = (int32_t)getpid(), .nthreads = kr_pool_size(ctx->pool) };
     int cpus[KR_POOL_MAX];
     char boot[40] = "";
     if (gethostname(info.host, sizeof info.host - 1) != 0) snprintf(info.host, sizeof info.host, "unknown host");
@@ -158,22 +158,34 @@ static kr_rank_info own_info(void)
     return info;
 }
 
-/* One CPU for a program that could use more is a trap of mpirun. */
+/* One CPU for a program that could use more is a trap of mpirun; more threads than CPUs, one of no launcher at all. */
 static void warn(const kr_comm *comm)
 {
     const int online = (int)sysconf(_SC_NPROCESSORS_ONLN);
     const kr_rank_info *own = &comm->world->table[comm->world->rank];
+    int threads = 0, ranks = 0;
     if (own->ncpus == 1 && online > comm->local_ranks)
         kr_note(comm->ctx, KR_LOG_WARNING,
                 "rank %d may use 1 of %d CPUs: the launcher bound it; mpirun --bind-to none, or --map-by slot:PE=N",
                 comm->rank, online);
+    for (int i = 0; i < comm->ranks; i++) {
+        const kr_rank_info *other = &comm->world->table[i];
+        if (other->machine != own->machine || other->cpus != own->cpus) continue;
+        if (i < comm->rank) return; /* the first of them says it */
+        threads += other->nthreads;
+        ranks++;
+    }
+    if (ranks > 1 && threads > own->ncpus && threads > ranks)
+        kr_note(comm->ctx, KR_LOG_WARNING,
+                "%d ranks on %s have %d threads for the %d CPUs that they share; set KR_THREADS or --threads to %d",
+                ranks, own->host, threads, own->ncpus, own->ncpus > ranks ? own->ncpus / ranks : 1);
 }
 
 /* The first call tells who the ranks are. */
 static bool meet(kr_comm *comm)
 {
     kr_world *world = comm->world;
-    const kr_rank_info own = own_info();
+    const kr_rank_info own = own_info(comm->ctx);
     for (int i = 0; i < comm->ranks; i++) comm->members[i] = i;
     comm->rank = world->rank;
     comm->id = KR_HASH_BEGIN;

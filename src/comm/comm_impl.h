@@ -13,7 +13,7 @@
 typedef struct kr_rank_info {
     char host[64];
     uint64_t machine; /* the same for ranks of one machine */
-    int32_t process, ncpus;
+    int32_t process, ncpus, nthreads, reserved;
     int64_t cpus; /* a hash of the CPUs that it may use */
 } kr_rank_info;
 

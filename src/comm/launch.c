@@ -121,6 +121,10 @@ static void share_cpus(kr_launch *launch)
     const int sharing = (int)(((int64_t)local * launch->cpus + all - 1) / all);
     launch->threads = launch->cpus / (sharing > 0 ? sharing : 1);
     if (launch->threads < 1) launch->threads = 1;
+    const char *given = value_of("KR_THREADS");
+    char *end = NULL;
+    const long threads = given ? strtol(given, &end, 10) : 0;
+    if (threads > 0 && threads <= KR_POOL_MAX && *end == '\0') launch->threads = (int)threads;
 }
 
 /* ---- choice ---- */

@@ -114,13 +114,14 @@ static bool recv_whole(int fd, void *data, size_t bytes, double deadline)
  * speed. */
 static int tuned(int fd, bool is_path)
 {
-    const int yes = 1, idle = 20, interval = 10, count = 4;
+    const int yes = 1, idle = 20, interval = 10, count = 4, unanswered_ms = 60000;
     if (fd < 0 || is_path) return fd;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered_ms, sizeof unanswered_ms);
     return fd;
 }
 

@@ -54,6 +54,8 @@ static inline void *rank_main(void *arg)
     own.ranks = r->ranks;
     own.meet = meet;
     r->comm = kr_comm_create(r->ctx, &own);
+    /* All have met before one of them does something wrong; a late one may get that error here. */
+    if (r->comm) (void)(kr_comm_barrier(r->comm) == KR_OK);
     r->run(r);
     kr_comm_destroy(r->comm);
     RANK_CHECK(!kr_ctx_failed(r->ctx), "rank %d of %d: %s", r->rank, r->ranks, kr_ctx_message(r->ctx));

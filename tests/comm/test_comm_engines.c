@@ -90,8 +90,9 @@ TEST(slots_are_added_as_a_tree)
         int64_t bad = -1;
         for (int64_t i = N; i-- > 0;)
             if (((float *)slots[0])[i] != comm_tree_f32(&c, 0, nslots, i)) bad = i;
-        CHECK(bad < 0, "%d slots: element %lld is %.9g, not %.9g", nslots, (long long)bad, ((float *)slots[0])[bad],
-              comm_tree_f32(&c, 0, nslots, bad));
+        if (bad >= 0)
+            CHECK(false, "%d slots: element %lld is %.9g, not %.9g", nslots, (long long)bad, ((float *)slots[0])[bad],
+                  comm_tree_f32(&c, 0, nslots, bad));
         for (int i = 0; i < nslots; i++) free(slots[i]);
     }
 }
@@ -185,6 +186,64 @@ TEST(creating_without_memory)
               kr_ctx_memory(ctx).live_bytes - before);
         kr_ctx_destroy(ctx);
     }
+}
+
+/* ---- warnings ---- */
+
+typedef struct log_lines {
+    int warnings;
+    char last[300];
+} log_lines;
+
+static void keep_warning(void *user, kr_log_level level, const char *text)
+{
+    log_lines *log = user;
+    if (level != KR_LOG_WARNING) return;
+    log->warnings++;
+    snprintf(log->last, sizeof log->last, "%s", text);
+}
+
+static void *crowd(void *arg)
+{
+    const rank_thread *r = arg;
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.threads = 64;
+    options.log = keep_warning;
+    options.log_user = r->user;
+    kr_ctx *ctx = kr_ctx_create(&options);
+    kr_comm *comm = kr_comm_create(ctx, r->options);
+    RANK_CHECK(comm != NULL, "%s", kr_ctx_message(ctx));
+    if (comm) IGNORE(kr_comm_barrier(comm));
+    kr_comm_destroy(comm);
+    kr_ctx_destroy(ctx);
+    return NULL;
+}
+
+TEST(more_threads_than_cpus_are_told_once)
+{
+    rank_thread list[2];
+    log_lines logs[2] = { { 0 }, { 0 } };
+    kr_comm_options options[2];
+    if (sysconf(_SC_NPROCESSORS_ONLN) >= 128) SKIP("128 CPUs or more");
+    begin_folder();
+    char meet[256];
+    snprintf(meet, sizeof meet, "%s", in_folder("meet"));
+    for (int i = 0; i < 2; i++) {
+        kr_comm_options_init(&options[i]);
+        options[i].engine = "tcp";
+        options[i].rank = i;
+        options[i].ranks = 2;
+        options[i].meet = meet;
+        list[i] = (rank_thread){ .options = &options[i], .user = &logs[i] };
+        if (pthread_create(&list[i].thread, NULL, crowd, &list[i]) != 0) exit(2);
+    }
+    for (int i = 0; i < 2; i++) pthread_join(list[i].thread, NULL);
+    end_folder();
+    CHECK(logs[0].warnings == 1 && strstr(logs[0].last, "2 ranks on ") &&
+              strstr(logs[0].last, " have 128 threads for the "),
+          "%d warnings: %s", logs[0].warnings, logs[0].last);
+    CHECK(logs[1].warnings == 0, "of rank 1: %s", logs[1].last);
 }
 
 /* ---- operands on a device ---- */

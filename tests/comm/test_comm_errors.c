@@ -112,7 +112,7 @@ static void mismatch(rank_thread *r)
     switch (*(const int *)r->user) {
     case 0:
         IGNORE(r->rank == 2 ? kr_comm_barrier(r->comm) : kr_comm_sum(r->comm, x, 8, KR_DTYPE_F32));
-        rank_error(r, "call 2", "all ranks make the same calls");
+        rank_error(r, "call 3", "all ranks make the same calls");
         break;
     case 1:
         IGNORE(kr_comm_sum(r->comm, x, r->rank == 1 ? 4 : 8, KR_DTYPE_F32));
@@ -121,7 +121,7 @@ static void mismatch(rank_thread *r)
     case 2: {
         const kr_comm_share share = { .first = 0, .count = 8, .owner = r->rank == 1 };
         IGNORE(kr_comm_sum_shares(r->comm, x, &share, 1, KR_DTYPE_F32));
-        rank_error(r, "comm.sum_shares: call 2 (sum_shares of 8 f32)", "give different shares");
+        rank_error(r, "comm.sum_shares: call 3 (sum_shares of 8 f32)", "give different shares");
         break;
     }
     default:
@@ -163,11 +163,11 @@ static void stay_away(rank_thread *r)
     if (r->rank == 1) {
         usleep(1500000);
         IGNORE(kr_comm_barrier(r->comm));
-        rank_error(r, "comm.barrier: call 2 (barrier): rank 1 did nothing for 0.5 s", "waited");
+        rank_error(r, "comm.barrier: call 3 (barrier): rank 1 did nothing for 0.5 s", "waited");
         return;
     }
     IGNORE(kr_comm_barrier(r->comm));
-    rank_error(r, "comm.barrier: call 2 (barrier): rank 1 did nothing for 0.5 s, the time-out", "waited");
+    rank_error(r, "comm.barrier: call 3 (barrier): rank 1 did nothing for 0.5 s, the time-out", "waited");
 }
 
 TEST(a_rank_that_hangs_is_named)
@@ -228,7 +228,7 @@ static void end_early(rank_thread *r)
 {
     if (!r->comm || r->rank == 1) return;
     IGNORE(kr_comm_barrier(r->comm));
-    rank_error(r, "comm.barrier: call 2 (barrier): rank 1 of 3 (", "has ended, or has destroyed its communicator");
+    rank_error(r, "comm.barrier: call 3 (barrier): rank 1 of 3 (", "has ended, or has destroyed its communicator");
 }
 
 TEST(a_rank_that_ends_is_named)

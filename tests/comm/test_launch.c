@@ -117,6 +117,17 @@ TEST(environments_that_are_refused)
            "torchrun, or remove one's variables");
 }
 
+TEST(threads_of_a_rank)
+{
+    kr_launch l = with("KR_RANK=0 KR_RANKS=64 KR_LOCAL_RANKS=64", KR_OK);
+    CHECK(l.threads == (l.cpus > 64 ? l.cpus / 64 : 1) && l.local_ranks == 64, "%d threads of %d CPUs", l.threads,
+          l.cpus);
+    setenv("KR_THREADS", "3", 1);
+    l = with("KR_RANK=0 KR_RANKS=64 KR_LOCAL_RANKS=64", KR_OK);
+    CHECK(l.threads == 3, "%d threads", l.threads);
+    unsetenv("KR_THREADS");
+}
+
 /* The context tells what the environment lacks. */
 TEST(creating_in_a_refused_environment)
 {
