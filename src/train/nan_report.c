@@ -312,6 +312,8 @@ static bool search_batch(search *s, const kr_step_start *start, int64_t m)
     s->at = kr_loader_snapshot(t->loader);
     s->random = kr_random_position_of(s->ctx);
     s->state = m == 0 ? t->carried : t->moving;
+    if (t->ranks > 1 && t->carried && m == kr_rank_first(t, t->rank, t->o.accumulate) && !kr_carry_again(t))
+        return false;
     if (kr_loader_next(t->tape, t->loader, &s->batch) != KR_OK || !check_input(s)) return false;
     const kr_loss_out out = kr_trainer_loss(t, t->tape, &s->batch, s->state, s->streams);
     if (!out.loss) return false;

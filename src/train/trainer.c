@@ -92,11 +92,7 @@ static bool check_ranks(kr_trainer *t)
 {
     return kr_require(t->ctx, t->o.accumulate % t->ranks == 0, KR_ERR_ARG,
                       OP ": accumulate = %lld micro-batches cannot be dealt to %d ranks; make it a multiple of %d",
-                      (long long)t->o.accumulate, t->ranks, t->ranks) &&
-           kr_require(t->ctx, t->ranks == 1 || !t->loader->options.carry, KR_ERR_UNSUPPORTED,
-                      OP ": carried states pass from one micro-batch to the next, so that %d ranks would wait for each "
-                         "other; use one rank, or a loader without carry",
-                      t->ranks);
+                      (long long)t->o.accumulate, t->ranks, t->ranks);
 }
 
 static const char *copy_text(kr_trainer *t, const char *text)
@@ -230,6 +226,7 @@ void kr_trainer_destroy(kr_trainer *t)
     kr_memory *memory = &t->ctx->memory;
     kr_state_destroy(t->carried);
     kr_state_destroy(t->moving);
+    kr_carry_free(t);
     kr_ranks_free(t);
     kr_grad_sums_deinit(&t->sums);
     kr_optimizer_destroy(t->optimizer);

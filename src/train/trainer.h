@@ -44,8 +44,12 @@ struct kr_trainer {
     void *exchange; /* this rank's results, then those of all */
     size_t exchange_bytes;
     double comm_seconds, wait_seconds; /* of comm, before the running step */
-    kr_state *carried;                 /* final states of the last step's rows; NULL: the loader carries no state */
-    kr_state *moving;                  /* the same within a step */
+    char *carry_in;                    /* carried states: received bytes, and those to send behind them */
+    size_t carry_bytes;                /* of one of the two */
+    kr_ticket carry_ticket;
+    bool has_taken, has_given; /* in the running step */
+    kr_state *carried;         /* final states of the last step's rows; NULL: the loader carries no state */
+    kr_state *moving;          /* the same within a step */
     kr_train_progress progress;
     int64_t saved_step;      /* that the folder has; -1: none of this run */
     int64_t placed_step;     /* that has a checkpoint; the same, or a save failed behind it */

@@ -162,7 +162,7 @@ static bool allocate(kr_trainer *t)
 bool kr_ranks_begin(kr_trainer *t, bool is_ready)
 {
     const kr_comm_info info = kr_comm_info_of(t->comm);
-    if (is_ready) allocate(t);
+    if (is_ready && allocate(t) && t->carried) kr_carry_begin(t);
     t->posted = 0;
     t->comm_seconds = info.seconds;
     t->wait_seconds = info.wait_seconds;
@@ -248,6 +248,7 @@ bool kr_ranks_sum(kr_trainer *t)
 {
     kr_held_error held = kr_hold_error(t->ctx);
     bool has_any_failed = true;
+    if (t->carried) kr_carry_end(t);
     end_sums(t, &held);
     if (!kr_ctx_failed(t->ctx)) exchange(t, held.status != KR_OK, &has_any_failed);
     kr_return_error(t->ctx, &held);

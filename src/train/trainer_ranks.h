@@ -36,4 +36,23 @@ static inline int64_t kr_rank_first(const kr_trainer *t, int rank, int64_t count
 
 void kr_ranks_free(kr_trainer *t);
 
+/* ---- carried states (trainer_carry.c); of several ranks ---- */
+
+/* Before a step: memory for it. */
+bool kr_carry_begin(kr_trainer *t);
+void kr_carry_free(kr_trainer *t);
+
+/* Before this rank's first micro-batch: `moving` is the state after the one before it. again: in a second run. */
+bool kr_carry_take(kr_trainer *t);
+bool kr_carry_again(kr_trainer *t);
+
+/* The state after this rank's last micro-batch, for the next rank. */
+void kr_carry_give(kr_trainer *t, const kr_state *state);
+
+/* What has not been taken or given, because this rank has failed. */
+void kr_carry_end(kr_trainer *t);
+
+/* Collective, after a step: `moving` of all ranks is the state after its last micro-batch. */
+bool kr_carry_share(kr_trainer *t);
+
 #endif

@@ -118,20 +118,30 @@ bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_s
     return kr_backward_from(t->tape, 1, &loss, &g_loss) == KR_OK;
 }
 
+/* Of this rank. */
+static bool is_last(const kr_trainer *t, int64_t m)
+{
+    return m == kr_rank_first(t, t->rank + 1, t->o.accumulate) - 1;
+}
+
 /* Loss and gradients of micro-batch m; nothing behind the loader's end. */
 static bool run_batch(kr_trainer *t, const kr_step_start *start, int64_t m)
 {
     kr_batch batch;
     t->results[m] = (kr_batch_result){ 0 };
     kr_tape_reset(t->tape);
-    if (!kr_trainer_place(t, start, m)) return true;
-    if (kr_loader_next(t->tape, t->loader, &batch) != KR_OK) return false;
     const kr_state *state = m == 0 ? t->carried : t->moving;
+    if (!kr_trainer_place(t, start, m)) {
+        if (t->carried && t->ranks > 1 && is_last(t, m)) kr_carry_give(t, state);
+        return true;
+    }
+    if (kr_loader_next(t->tape, t->loader, &batch) != KR_OK) return false;
     const kr_loss_out out = kr_trainer_loss(t, t->tape, &batch, state, NULL);
     if (!out.loss) return false;
     const double loss = kr_item(out.loss);
     if (!kr_require(t->ctx, isfinite(loss), KR_ERR_NUMERIC, OP ": the loss is %g", loss)) return false;
     const int64_t n = out.scores.scored;
+    if (t->carried && t->ranks > 1 && is_last(t, m)) kr_carry_give(t, out.state);
     if (n > 0 && !kr_trainer_back_propagate(t, out.loss, n)) return false;
     t->results[m] = (kr_batch_result){
         .scored = n, .right = out.scores.right, .positions = batch.n_positions, .loss = (double)n * loss
@@ -143,9 +153,9 @@ static bool run_batch(kr_trainer *t, const kr_step_start *start, int64_t m)
 static bool run_batches(kr_trainer *t, const kr_step_start *start)
 {
     const int64_t first = kr_rank_first(t, t->rank, t->o.accumulate);
-    const int64_t last = kr_rank_first(t, t->rank + 1, t->o.accumulate) - 1;
-    for (int64_t m = first; m <= last; m++) {
-        const bool is_posted = t->ranks > 1 && m == last;
+    if (t->carried && t->ranks > 1 && !kr_carry_take(t)) return false;
+    for (int64_t m = first; m == first || !is_last(t, m - 1); m++) {
+        const bool is_posted = t->ranks > 1 && is_last(t, m);
         if (!kr_grad_sums_open(&t->sums)) return false;
         if (is_posted) kr_ranks_post_at_fences(t, true);
         const bool is_run = run_batch(t, start, m);
@@ -240,7 +250,7 @@ kr_status kr_trainer_step(kr_trainer *t)
     bool is_done = differentiate(t, &start);
     if (is_done) {
         sum = sum_of(t);
-        is_done = move_weights(t, sum.scored, lr);
+        is_done = move_weights(t, sum.scored, lr) && (t->ranks == 1 || !t->carried || kr_carry_share(t));
     }
     if (!is_done) {
         undo(t, &start);

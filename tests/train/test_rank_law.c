@@ -33,7 +33,7 @@ typedef struct rank_law {
     kr_dtype dtype;
     kr_optimizer_kind kind;
     int64_t micro_batches;
-    bool has_ema, is_recomputed, by_documents, keep_grad;
+    bool has_ema, is_recomputed, by_documents, keep_grad, carry;
     double clip_norm, dropout;
     int n_virtual;
 } rank_law;
@@ -143,6 +143,7 @@ static kr_loader *loader_of(const kr_source *source, const rank_law *law, kr_dat
     o.length = law->by_documents ? 0 : 11;
     o.pack = !law->by_documents;
     o.seed = 5;
+    o.carry = law->carry;
     o.part = part;
     o.validation_fraction = 0.2;
     return kr_loader_create(source, &o);
@@ -370,6 +371,25 @@ TEST(ranks_of_documents)
                            .by_documents = true });
 }
 
+/* Each micro-batch begins from the state after the one before it, on another rank. */
+TEST(ranks_of_carried_states)
+{
+    check_law(&(rank_law){
+        .name = "mamba1, carried", .family = KR_FAMILY_MAMBA1, .micro_batches = 8, .clip_norm = 1, .carry = true });
+    check_law(&(rank_law){ .name = "mamba2, carried, recomputed",
+                           .family = KR_FAMILY_MAMBA2,
+                           .micro_batches = 4,
+                           .clip_norm = 1,
+                           .is_recomputed = true,
+                           .carry = true });
+    check_law(&(rank_law){ .name = "mamba3, carried, muon, ema",
+                           .family = KR_FAMILY_MAMBA3,
+                           .kind = KR_OPTIMIZER_MUON,
+                           .micro_batches = 4,
+                           .has_ema = true,
+                           .carry = true });
+}
+
 /* ---- checkpoints ---- */
 
 static void check_same_state(const rank_law *law, const rank_run *got, const outcome *got_parts, const outcome *want,
@@ -409,6 +429,8 @@ TEST(ranks_resume_with_other_numbers)
 {
     check_resumes(&(rank_law){
         .name = "mamba2", .family = KR_FAMILY_MAMBA2, .micro_batches = 8, .clip_norm = 1, .has_ema = true });
+    check_resumes(&(rank_law){
+        .name = "mamba3, carried", .family = KR_FAMILY_MAMBA3, .micro_batches = 8, .clip_norm = 1, .carry = true });
     check_resumes(&(rank_law){ .name = "mamba3, muon, bf16, ema",
                                .family = KR_FAMILY_MAMBA3,
                                .kind = KR_OPTIMIZER_MUON,
