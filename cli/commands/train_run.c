@@ -194,6 +194,15 @@ static void say_failure(const running *r)
     else fprintf(stderr, "       %s\n", remedy);
 }
 
+/* 75 if another rank is lost, so that the launcher looks for the cause elsewhere (EX_TEMPFAIL of sysexits.h). */
+static int status_of_failure(const running *r)
+{
+    enum { LOST_RANK = 75 };
+    const bool is_lost =
+        r->s->comm && kr_ctx_status(r->s->ctx) == KR_ERR_IO && strstr(kr_ctx_message(r->s->ctx), "comm.");
+    return is_lost ? LOST_RANK : CLI_FAILED;
+}
+
 static int train(running *r)
 {
     const train_setup *s = r->s;
@@ -212,7 +221,7 @@ static int train(running *r)
         if (r->is_stopped && !s->values->is_quiet) putchar('\n');
         fflush(stdout);
         say_failure(r);
-        return CLI_FAILED;
+        return status_of_failure(r);
     }
     if (!train_is_first(s)) return CLI_OK;
     const bool is_reported = cli_write_report(s->values->out);
