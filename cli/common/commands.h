@@ -6,6 +6,7 @@
 
 extern const cli_command cli_new;
 extern const cli_command cli_train;
+extern const cli_command cli_launch;
 extern const cli_command cli_task;
 extern const cli_command cli_generate;
 extern const cli_command cli_eval;
