@@ -106,6 +106,13 @@ for line in '^model +mamba2, 24 layers, d_model 768, 129 M parameters \(12898963
     if grep -qE -- "$line" "$out"; then pass
     else fail "plan for people" "no line like $line in"$'\n'"$(head -n 30 "$out")"; fi
 done
+# every option of the recommended command is one of krait train
+run plan --model mamba2-2.7b --gpus 64 --memory 64GiB --reduce fast --mlp 100 --residual multi-gate --schedule 0,1,1,0 --layers 2
+options=$(tail -n 1 "$out" | grep -oE -- '--[a-z-]+' | grep -vE '^--(map-by|bind-to)$' | sort -u)
+"$krait" train --help >"$out"
+for option in $options; do
+    if grep -qE -- "^  (-., )?$option( |$)" "$out"; then pass; else fail "plan, its command" "krait train has no $option"; fi
+done
 quiet 'one host' plan --model mamba2-130m --gpus 8
 if grep -qE '^krait launch -n 8 -- train ' "$out"; then pass; else fail "plan, one host" "$(tail -n 1 "$out")"; fi
 quiet 'too large' plan --model mamba2-2.7b --memory 8GiB
