@@ -6,7 +6,7 @@
  */
 #include "bench/bench_block.h"
 
-#include "bench/block_flops.h"
+#include "plan/block_flops.h"
 
 typedef union block_config {
     kr_mamba1_config mamba1;
@@ -34,20 +34,20 @@ static const kr_block_kind *configure(block_config *c, const int64_t size[4], in
         kr_mamba1_config_init(&c->mamba1);
         c->mamba1.d_model = nd;
         c->mamba1.state_rank = nr;
-        *flops = mamba1_flops(&c->mamba1, nb, ns);
+        *flops = kr_mamba1_flops(&c->mamba1, nb, ns);
         return &kr_mamba1_kind;
     }
     if (variant == BLOCK_MAMBA2) {
         kr_mamba2_config_init(&c->mamba2);
         c->mamba2.d_model = nd;
         c->mamba2.state_rank = nr;
-        *flops = mamba2_flops(&c->mamba2, nb, ns);
+        *flops = kr_mamba2_flops(&c->mamba2, nb, ns);
         return &kr_mamba2_kind;
     }
     configure_mamba3(&c->mamba3, variant);
     c->mamba3.d_model = nd;
     c->mamba3.state_rank = nr;
-    *flops = mamba3_flops(&c->mamba3, nb, ns);
+    *flops = kr_mamba3_flops(&c->mamba3, nb, ns);
     return &kr_mamba3_kind;
 }
 

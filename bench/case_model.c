@@ -9,7 +9,7 @@
  * Mamba-3 of 12 with an MLP of 1536, as published by their authors.
  */
 #include "bench/bench_block.h"
-#include "bench/block_flops.h"
+#include "plan/block_flops.h"
 #include "bench/bench_gpu.h"
 #include "bench/bench_machine.h"
 
@@ -78,13 +78,13 @@ static void configure(kr_layers_config *layers, any_config *c, int variant, kr_d
         c->mamba1.d_model = WIDTH;
         c->mamba1.dtype = dtype;
         layers->block = kr_mamba1_block(&c->mamba1);
-        *flops = mamba1_flops(&c->mamba1, 1, PROMPT);
+        *flops = kr_mamba1_flops(&c->mamba1, 1, PROMPT);
     } else if (variant == BLOCK_MAMBA2) {
         kr_mamba2_config_init(&c->mamba2);
         c->mamba2.d_model = WIDTH;
         c->mamba2.dtype = dtype;
         layers->block = kr_mamba2_block(&c->mamba2);
-        *flops = mamba2_flops(&c->mamba2, 1, PROMPT);
+        *flops = kr_mamba2_flops(&c->mamba2, 1, PROMPT);
     } else {
         kr_mamba3_config_init(&c->mamba3);
         c->mamba3.d_model = WIDTH;
@@ -92,7 +92,7 @@ static void configure(kr_layers_config *layers, any_config *c, int variant, kr_d
         layers->block = kr_mamba3_block(&c->mamba3);
         layers->n_layers = 12;
         layers->d_intermediate = 1536;
-        *flops = mamba3_flops(&c->mamba3, 1, PROMPT) + 6.0 * PROMPT * WIDTH * 1536;
+        *flops = kr_mamba3_flops(&c->mamba3, 1, PROMPT) + 6.0 * PROMPT * WIDTH * 1536;
     }
 }
 

@@ -9,7 +9,7 @@
  *   train/muon                its products, compared with our GEMM. A symmetric product counts half.
  */
 #include "bench/bench_block.h"
-#include "bench/block_flops.h"
+#include "plan/block_flops.h"
 #include "bench/bench_gpu.h"
 #include "bench/bench_machine.h"
 
@@ -86,18 +86,18 @@ static double configure(kr_layers_config *layers, any_config *c, const int64_t s
         kr_mamba1_config_init(&c->mamba1);
         c->mamba1.d_model = size[2];
         layers->block = kr_mamba1_block(&c->mamba1);
-        return mamba1_flops(&c->mamba1, size[0], size[1]);
+        return kr_mamba1_flops(&c->mamba1, size[0], size[1]);
     }
     if (variant == BLOCK_MAMBA2) {
         kr_mamba2_config_init(&c->mamba2);
         c->mamba2.d_model = size[2];
         layers->block = kr_mamba2_block(&c->mamba2);
-        return mamba2_flops(&c->mamba2, size[0], size[1]);
+        return kr_mamba2_flops(&c->mamba2, size[0], size[1]);
     }
     kr_mamba3_config_init(&c->mamba3);
     c->mamba3.d_model = size[2];
     layers->block = kr_mamba3_block(&c->mamba3);
-    return mamba3_flops(&c->mamba3, size[0], size[1]);
+    return kr_mamba3_flops(&c->mamba3, size[0], size[1]);
 }
 
 static void make_network(trainee *t, const bench_case *self)

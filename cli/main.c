@@ -8,8 +8,8 @@
 #include <string.h>
 
 static const cli_command *const commands[] = {
-    &cli_new,      &cli_train,   &cli_task, &cli_generate,       &cli_eval,
-    &cli_tokenize, &cli_convert, &cli_info, &cli_report_command, &cli_check,
+    &cli_new,      &cli_train,   &cli_launch, &cli_task,           &cli_generate, &cli_eval,
+    &cli_tokenize, &cli_convert, &cli_info,   &cli_report_command, &cli_plan,     &cli_check,
 };
 enum { NCOMMANDS = sizeof commands / sizeof *commands };
 

@@ -120,9 +120,9 @@ krait_objects(krait_ref SOURCES ${ref_untyped})
 krait_objects(krait_ref_f32 SOURCES ${ref_sources} OPTIONS -DKR_REF_F32)
 krait_objects(krait_ref_f64 SOURCES ${ref_sources} OPTIONS -DKR_REF_F64)
 
-file(GLOB module_sources CONFIGURE_DEPENDS src/base/*.c src/tensor/*.c src/kernels/*.c src/device/*.c src/tape/*.c
+file(GLOB module_sources CONFIGURE_DEPENDS src/base/*.c src/tensor/*.c src/kernels/*.c src/device/*.c src/comm/*.c src/tape/*.c
      src/ops/*.c src/mixer/*.c src/raw/*.c src/io/*.c src/nn/*.c src/decode/*.c src/model/*.c src/text/*.c src/data/*.c src/train/*.c
-     src/generate/*.c src/check/*.c src/api/*.c)
+     src/generate/*.c src/plan/*.c src/check/*.c src/api/*.c)
 list(FILTER module_sources EXCLUDE REGEX "(_cuda|/error_entries|/plugin_entry)\\.c$")
 krait_objects(krait_modules SOURCES ${module_sources})
 if(pcre2_library)

@@ -4,6 +4,7 @@
 
 #include "cli/common/commands.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -88,12 +89,27 @@ static bool check_folder(const train_values *v)
     return false;
 }
 
+/* Meets the other ranks; when it returns, rank 0 has made the folder. */
+static bool open_ranks(train_setup *s)
+{
+    const train_values *v = s->values;
+    if (s->launch.ranks > 1 && !v->describes) {
+        kr_comm_options options;
+        kr_comm_options_init(&options);
+        options.order = (kr_sum_order)v->reduce;
+        s->comm = kr_comm_create(s->ctx, &options);
+        if (cli_failed(s->ctx)) return false;
+    }
+    if (train_is_first(s) && !v->describes && !cli_make_folder(v->out)) return false;
+    if (s->comm) kr_comm_barrier(s->comm);
+    return !cli_failed(s->ctx);
+}
+
 static int work(train_setup *s)
 {
     const train_values *v = s->values;
-    if (cli_failed(s->ctx)) return CLI_FAILED;
+    if (cli_failed(s->ctx) || !open_ranks(s)) return CLI_FAILED;
     if (v->resume && !train_newest(v->out, s->checkpoint)) return CLI_FAILED;
-    if (!v->describes && !cli_make_folder(v->out)) return CLI_FAILED;
     if (!train_open_language(s) || !train_open_source(s) || !train_open_model(s) || !train_open_loaders(s))
         return CLI_FAILED;
     return train_run(s);
@@ -108,16 +124,39 @@ static void close_all(train_setup *s)
     kr_model_destroy(s->own_model);
     kr_tokenizer_destroy(s->own_tok);
     cli_language_close(&s->language);
+    kr_comm_destroy(s->comm);
     kr_ctx_destroy(s->ctx);
 }
 
 static int open_and_work(train_setup *s)
 {
-    if (!check_folder(s->values)) return CLI_FAILED;
+    if (train_is_first(s) && !check_folder(s->values)) return CLI_FAILED;
     s->ctx = cli_open(&s->values->machine, s->values->seed);
     const int status = work(s);
     close_all(s);
     return status;
+}
+
+/* What the launcher says: this process's rank, and its share of the machine where no option says otherwise. */
+static bool take_launch(train_setup *s, train_values *v)
+{
+    static char device[24];
+    if (kr_launch_read(&s->launch) != KR_OK) return train_refuse(s, "%s", s->launch.problem);
+    if (v->micro_batches && v->accumulate != v->micro_batches && train_is_given(s, "accumulate"))
+        return train_refuse(s, "--accumulate %" PRId64 " and --micro-batches %" PRId64 " are the same option",
+                            v->accumulate, v->micro_batches);
+    if (v->micro_batches) v->accumulate = v->micro_batches;
+    if (s->launch.ranks == 1) return true;
+    if (v->accumulate % s->launch.ranks != 0)
+        return train_refuse(s, "--micro-batches %" PRId64 " cannot be dealt to %d ranks; make it a multiple of %d",
+                            v->accumulate, s->launch.ranks, s->launch.ranks);
+    if (!v->machine.threads) v->machine.threads = s->launch.threads;
+    if (v->machine.device && !strcmp(v->machine.device, "cuda")) {
+        snprintf(device, sizeof device, "cuda:%d", s->launch.local_rank);
+        v->machine.device = device;
+    }
+    if (s->launch.rank > 0) v->is_quiet = true;
+    return true;
 }
 
 static int run(int argc, char **argv)
@@ -133,7 +172,7 @@ static int run(int argc, char **argv)
     if (read_files(&s, &v, &given, &file)) {
         if (!v.data) train_refuse(&s, "--data FILE is missing: the training data");
         else if (!v.out && !v.describes) train_refuse(&s, "--out DIR is missing: the run's folder");
-        else if (train_find_kind(&s) && train_check(&s)) status = open_and_work(&s);
+        else if (take_launch(&s, &v) && train_find_kind(&s) && train_check(&s)) status = open_and_work(&s);
     }
     cli_json_close(&file);
     return is_refused ? CLI_USAGE : status;

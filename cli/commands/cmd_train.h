@@ -34,7 +34,8 @@ typedef struct train_values {
     double label_smoothing, huber_delta, quantile, dropout;
 
     /* steps */
-    int64_t steps, epochs, accumulate, warmup, decay_steps;
+    int64_t steps, epochs, accumulate, micro_batches, warmup, decay_steps;
+    int reduce; /* kr_sum_order */
     double lr, min_lr, ema;
     int schedule, decay_shape;
 
@@ -69,6 +70,8 @@ typedef struct train_setup {
     const cli_given *given;
     bool *is_refused; /* there was a mistake on the line */
     kr_ctx *ctx;
+    kr_launch launch; /* rank and number of ranks: 0 and 1 without a launcher */
+    kr_comm *comm;    /* NULL: one rank */
     train_kind kind;
     char checkpoint[CLI_PATH_BYTES]; /* checkpoint to resume from; "": a new run */
 
@@ -95,6 +98,12 @@ extern cli_option train_options[];
 
 /* Puts the library's defaults into the table, where it has none. */
 void train_take_defaults(void);
+
+/* Does this process write the run's files and say what happens? */
+static inline bool train_is_first(const train_setup *s)
+{
+    return s->launch.rank == 0;
+}
 
 /* Is an option set, by the line or by a file, to something else than its default? */
 bool train_is_given(const train_setup *s, const char *name);
@@ -165,7 +174,8 @@ bool train_clear(const char *folder);
 
 /* ---- samples (train_sample.c) ---- */
 
-/* Text that the model makes up at this step, on stdout unless quiet, and appended to samples.txt. */
+/* Text that the model makes up at this step, on stdout unless quiet, and appended to samples.txt. Collective: rank 0 does
+ * it, with the averaged weights of all. */
 bool train_sample(const train_setup *s, cli_live *live, kr_trainer *trainer, int64_t step);
 
 /* Truncates samples.txt after this step; *last is the step of the last sample, -1: none. */

@@ -61,7 +61,7 @@ static kr_source *open_text(const train_setup *s, const char *path, bool is_vali
     o.parse_special = v->is_special;
     o.memory_budget = cli_size_of(v->data_budget);
     if (!find_document_end(s, &o.document_end)) return NULL;
-    if (v->out) {
+    if (v->out && s->launch.ranks == 1) { /* one file is not written by several ranks */
         if (!cli_join(token_path, v->out, is_validation ? "validation.tokens" : "data.tokens")) return NULL;
         o.token_path = token_path;
     }

@@ -92,7 +92,9 @@ cli_option train_options[] = {
     HEADING("Steps and learning rate"),
     { "steps", 'n', "N", CLI_I64, AT(steps), NULL, 1, "total number of steps (default 2000)" },
     { "epochs", 0, "N", CLI_I64, AT(epochs), NULL, 1, "number of epochs, instead of --steps" },
-    { "accumulate", 0, "N", CLI_I64, AT(accumulate), NULL, 1, "gradient accumulation: batches per step" },
+    { "accumulate", 0, "N", CLI_I64, AT(accumulate), NULL, 1, "gradient accumulation: micro-batches per step" },
+    { "micro-batches", 0, "N", CLI_I64, AT(micro_batches), NULL, 1,
+      "the same: micro-batches per step, of all ranks together" },
     { "lr", 0, "X", CLI_REAL, AT(lr), NULL, 0, "maximum learning rate" },
     { "lr-schedule", 0, "constant|cosine|linear|wsd", CLI_CHOICE, AT(schedule), NULL, 0, "learning-rate schedule" },
     { "min-lr", 0, "X", CLI_REAL, AT(min_lr), NULL, 0, "minimum learning rate (default: a tenth of --lr)" },
@@ -140,6 +142,10 @@ cli_option train_options[] = {
     { "sample-temperature", 0, "X", CLI_REAL, AT(sample_temperature), "0.8", 0, "sampling temperature; 0: greedy" },
     { "log-seconds", 0, "X", CLI_REAL, AT(log_seconds), "10", 0, "seconds between progress lines without a terminal" },
     { "quiet", 'q', NULL, CLI_FLAG, AT(is_quiet), NULL, 0, "print nothing on stdout" },
+
+    HEADING("Ranks: krait launch, mpirun or srun"),
+    { "reduce", 0, "ordered|fast", CLI_CHOICE, AT(reduce), "ordered", 0,
+      "sums over ranks: in an order that makes results the same for any number of ranks, or the engine's own" },
 
     HEADING("Machine"),
     { "seed", 0, "N", CLI_U64 | CLI_FIXED, AT(seed), "1", 0, "random seed of weights and data order" },
@@ -384,6 +390,7 @@ void train_fill(const train_setup *s, run_options *all)
     o->optimizer = &all->optimizer;
     o->steps = s->steps;
     o->accumulate = v->accumulate;
+    o->comm = s->comm;
     o->loss = s->loss;
     o->label_smoothing = v->label_smoothing;
     o->huber_delta = v->huber_delta;

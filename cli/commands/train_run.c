@@ -58,17 +58,23 @@ static void show(running *r, const kr_train_progress *p)
                                    .is_due = p->is_evaluated || p->is_done });
 }
 
+/* Metrics and progress are rank 0's. */
+static void report_step(running *r, const kr_train_progress *p)
+{
+    const cli_metrics_row row = row_of(r, p);
+    show(r, p);
+    if (!cli_metrics_put(&r->metrics, &row)) r->has_failed = true;
+}
+
 static bool on_step(void *user, kr_trainer *trainer, const kr_train_progress *p)
 {
     running *r = user;
     const train_values *v = r->s->values;
-    const cli_metrics_row row = row_of(r, p);
     if (p->is_saved) r->saved_step = p->step;
-    show(r, p);
-    if (!cli_metrics_put(&r->metrics, &row)) r->has_failed = true;
-    if (v->sample_every && (p->step % v->sample_every == 0 || p->is_done) && !r->has_failed) {
-        r->has_failed = !train_sample(r->s, &r->live, trainer, p->step);
-        cli_metrics_pause(&r->metrics);
+    if (train_is_first(r->s)) report_step(r, p);
+    if (v->sample_every && (p->step % v->sample_every == 0 || p->is_done) && (!r->has_failed || r->s->comm)) {
+        if (!train_sample(r->s, &r->live, trainer, p->step)) r->has_failed = true;
+        if (train_is_first(r->s)) cli_metrics_pause(&r->metrics);
     }
     if (!cli_interrupted() || p->is_done) return !r->has_failed;
     r->is_stopped = true;
@@ -80,8 +86,8 @@ static bool on_step(void *user, kr_trainer *trainer, const kr_train_progress *p)
 
 /* ---- before the first ---- */
 
-/* Writes files that an interrupted run may not have written. */
-static bool catch_up(running *r)
+/* Is the sample of the last step missing? */
+static bool catch_up_files(running *r, bool *is_due)
 {
     const train_values *v = r->s->values;
     const kr_train_progress p = kr_trainer_progress(r->trainer);
@@ -91,8 +97,18 @@ static bool catch_up(running *r)
         const cli_metrics_row row = row_of(r, &p);
         if (!cli_metrics_put(&r->metrics, &row)) return false;
     }
-    const bool is_due = v->sample_every && (p.step % v->sample_every == 0 || p.is_done);
-    return !is_due || sampled >= p.step || train_sample(r->s, &r->live, r->trainer, p.step);
+    *is_due = v->sample_every && (p.step % v->sample_every == 0 || p.is_done) && sampled < p.step;
+    return true;
+}
+
+/* Writes files that an interrupted run may not have written. */
+static bool catch_up(running *r)
+{
+    const int64_t step = kr_trainer_progress(r->trainer).step;
+    bool is_due = false;
+    if (train_is_first(r->s) && !catch_up_files(r, &is_due)) return false;
+    if (r->s->comm) kr_comm_broadcast(r->s->comm, 0, &is_due, sizeof is_due);
+    return !is_due || train_sample(r->s, &r->live, r->trainer, step);
 }
 
 /* Files that go with the model into the run's folder and its checkpoints; "": there is no such file. */
@@ -128,6 +144,7 @@ static bool begin(running *r)
     if (kr_trainer_resume(r->trainer) != KR_OK && cli_failed(s->ctx)) return false;
     const kr_train_progress p = kr_trainer_progress(r->trainer);
     r->saved_step = p.step > 0 ? p.step : -1;
+    if (!train_is_first(s)) return catch_up(r) && !cli_failed(s->ctx);
     if (!cli_join(path, v->out, "train.json") || !cli_json_write(s->command, v, s->given, path) ||
         !cli_metrics_open(&r->metrics, v->out, p.step > 0 ? p.step : CLI_METRICS_NEW, 0, NULL))
         return false;
@@ -135,6 +152,7 @@ static bool begin(running *r)
         cli_live_say(&r->live, "%s", train_model_text(s, &r->live, text, sizeof text));
         cli_live_say(&r->live, "%s", train_data_text(s, &r->live, text, sizeof text));
         if (s->remark[0]) cli_live_say(&r->live, "%s", s->remark);
+        if (s->comm) cli_live_say(&r->live, "%s", kr_comm_text(s->comm));
         if (p.step > 0) cli_live_say(&r->live, "resuming at step %" PRId64, p.step);
     }
     return catch_up(r) && !cli_failed(s->ctx);
@@ -176,24 +194,36 @@ static void say_failure(const running *r)
     else fprintf(stderr, "       %s\n", remedy);
 }
 
+/* 75 if another rank is lost, so that the launcher looks for the cause elsewhere (EX_TEMPFAIL of sysexits.h). */
+static int status_of_failure(const running *r)
+{
+    enum { LOST_RANK = 75 };
+    const bool is_lost =
+        r->s->comm && kr_ctx_status(r->s->ctx) == KR_ERR_IO && strstr(kr_ctx_message(r->s->ctx), "comm.");
+    return is_lost ? LOST_RANK : CLI_FAILED;
+}
+
 static int train(running *r)
 {
     const train_setup *s = r->s;
     if (!begin(r)) return CLI_FAILED;
     if (kr_trainer_progress(r->trainer).is_done) {
         if (!s->values->is_quiet) cli_live_say(&r->live, "all steps are done; continue with --steps N");
+        if (!train_is_first(s)) return CLI_OK;
         return cli_metrics_close(&r->metrics) && cli_write_report(s->values->out) ? CLI_OK : CLI_FAILED;
     }
     cli_watch_stops();
     const bool is_run = kr_trainer_run(r->trainer) == KR_OK;
     cli_live_close(&r->live);
     const bool is_closed = cli_metrics_close(&r->metrics);
+    if (is_run && !kr_trainer_progress(r->trainer).is_done) r->is_stopped = true; /* maybe by another rank */
     if (!is_run || r->has_failed || !is_closed) {
         if (r->is_stopped && !s->values->is_quiet) putchar('\n');
         fflush(stdout);
         say_failure(r);
-        return CLI_FAILED;
+        return status_of_failure(r);
     }
+    if (!train_is_first(s)) return CLI_OK;
     const bool is_reported = cli_write_report(s->values->out);
     if (!r->is_stopped && !s->values->is_quiet && !train_errors_text(s, r->errors, sizeof r->errors)) return CLI_FAILED;
     say_end(r);
@@ -236,7 +266,8 @@ int train_run(train_setup *s)
     if (!cli_failed(s->ctx)) {
         cli_live_open(&r.live, s->info.n_ids ? "tok" : "pos", v->log_seconds, v->is_quiet);
         if (v->describes) status = describe(r.trainer) ? CLI_OK : CLI_FAILED;
-        else if ((!v->force || train_clear(v->out)) && keep_companions(s, &files)) status = train(&r);
+        else if (!train_is_first(s) || ((!v->force || train_clear(v->out)) && keep_companions(s, &files)))
+            status = train(&r);
     }
     cli_metrics_close(&r.metrics);
     kr_trainer_destroy(r.trainer);

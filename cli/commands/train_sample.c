@@ -77,8 +77,9 @@ bool train_sample(const train_setup *s, cli_live *live, kr_trainer *trainer, int
     sample_text text = { 0 };
     const bool has_ema = s->values->ema > 0;
     if (has_ema) kr_optimizer_use_ema(kr_trainer_optimizer(trainer), true);
-    bool is_well = make_up(s, &text);
+    bool is_well = !train_is_first(s) || make_up(s, &text);
     if (has_ema) kr_optimizer_use_ema(kr_trainer_optimizer(trainer), false);
+    if (!train_is_first(s)) return true;
     if (is_well && !s->values->is_quiet) {
         cli_live_say(live, "%s%" PRId64, head, step);
         cli_put_clean(stdout, text.bytes, text.count);

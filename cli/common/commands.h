@@ -6,6 +6,7 @@
 
 extern const cli_command cli_new;
 extern const cli_command cli_train;
+extern const cli_command cli_launch;
 extern const cli_command cli_task;
 extern const cli_command cli_generate;
 extern const cli_command cli_eval;
@@ -13,6 +14,7 @@ extern const cli_command cli_tokenize;
 extern const cli_command cli_convert;
 extern const cli_command cli_info;
 extern const cli_command cli_report_command;
+extern const cli_command cli_plan;
 extern const cli_command cli_check;
 
 #endif

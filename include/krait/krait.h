@@ -16,6 +16,7 @@
 #include <krait/base.h>
 #include <krait/batch.h>
 #include <krait/block.h>
+#include <krait/comm.h>
 #include <krait/ctx.h>
 #include <krait/data.h>
 #include <krait/generate.h>

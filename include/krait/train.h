@@ -34,6 +34,7 @@
 #ifndef KRAIT_TRAIN_H
 #define KRAIT_TRAIN_H
 
+#include <krait/comm.h>
 #include <krait/ctx.h>
 #include <krait/data.h>
 #include <krait/model.h>
@@ -374,6 +375,12 @@ typedef struct kr_train_options {
     double huber_delta, quantile; /* 1, 0.5: for KR_LOSS_HUBER and KR_LOSS_QUANTILE */
     /* 0; dropout of the model in training steps, not in evaluations; see kr_call. Ignored with a loss_fn. */
     double dropout;
+
+    /* NULL: this process alone. Otherwise the ranks of the communicator train one model: all of them create a trainer with the
+     * same options, over the same data and equal weights, and make the same calls in the same order, which are collective.
+     * accumulate must be a multiple of their number; each rank computes its share of the micro-batches and keeps its share
+     * of the optimizer's state. Must outlive the trainer. See docs/distributed.md. */
+    kr_comm *comm;
 } kr_train_options;
 #define kr_train_options_init(options) KR_STRUCT_INIT(TRAIN_OPTIONS, kr_train_options, options)
 

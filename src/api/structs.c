@@ -3,6 +3,7 @@
 
 #include <krait/experimental/check.h>
 #include <krait/experimental/json.h>
+#include <krait/experimental/train_plan.h>
 #include <krait/krait.h>
 
 #include <string.h>

@@ -209,6 +209,21 @@ kr_loader_position kr_loader_snapshot(const kr_loader *l)
     };
 }
 
+int64_t kr_loader_left(const kr_loader *l)
+{
+    const int64_t epochs = l->options.n_epochs - l->epoch;
+    if (l->options.n_epochs == 0) return INT64_MAX;
+    return epochs > 0 ? epochs * l->steps - l->step : 0;
+}
+
+kr_loader_position kr_loader_after(kr_loader_position position, int64_t count)
+{
+    const int64_t step = position.step + count;
+    position.epoch += step / position.steps_per_epoch;
+    position.step = step % position.steps_per_epoch;
+    return position;
+}
+
 kr_status kr_loader_restore(kr_loader *l, const kr_loader_position *position)
 {
     if (!l) return KR_ERR_ARG;

@@ -38,6 +38,12 @@ typedef struct kr_loader_row {
     int64_t from, count;
 } kr_loader_row;
 
+/* Batches until the loader ends; INT64_MAX: it repeats. */
+int64_t kr_loader_left(const kr_loader *loader);
+
+/* `position`, `count` batches later. */
+kr_loader_position kr_loader_after(kr_loader_position position, int64_t count);
+
 /* Row b of the next batch. */
 kr_loader_row kr_loader_row_at(const kr_loader *loader, int64_t b);
 

@@ -345,6 +345,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
     for (int64_t v = 0; v < s->nvirtual && !kr_ctx_failed(tape->ctx); v++) {
         p.job.v = v;
         if (v == p.cut) pass_to_carry(tape, &p);
+        kr_fence(tape);
         if (!splice_flow(tape, &p, v)) return NULL;
         if (p.flow.x) run_layer(tape, &p);
         else skip_layer(&p);

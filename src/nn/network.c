@@ -75,7 +75,9 @@ static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *
         return none;
     x = enter(tape, run->op, net, x);
     if (kr_ctx_failed(tape->ctx)) return none;
+    kr_fence(tape);
     kr_tensor *y = run_stack(tape, net->layers, x, run);
+    kr_fence(tape);
     if (kr_ctx_failed(tape->ctx)) return none;
     if (y && (run->mode != KR_RUN_FORWARD || run->call.last_logits_only)) y = kr_last_token(tape, y);
     kr_network_out out = none;

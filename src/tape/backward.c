@@ -14,7 +14,7 @@ static bool reached(const kr_node *node)
 {
     for (int i = 0; i < node->n_out; i++)
         if (node->out[i]->grad) return true;
-    return false;
+    return node->rule == &kr_fence_rule;
 }
 
 static void release_output_grads(kr_tape *tape, const kr_node *node)
@@ -139,6 +139,7 @@ kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_ten
     tape->in_backward = true;
     for (int i = 0; ok && i < count; i++) ok = seed(tape, y[i], g_y ? g_y[i] : NULL);
     kr_release_temporaries(tape);
+    kr_fences_mark(tape);
     if (ok) kr_run_backward(tape, NULL);
     tape->in_backward = false;
     tape->recording = true;

@@ -46,9 +46,25 @@ kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
 void kr_param_drop_grad(kr_tensor *param)
 {
     if (!param->grad) return;
-    kr_memory_free(kr_float_memory(param->ctx), param->grad->data, data_bytes(param));
+    if (!param->grad->flags.is_part) kr_memory_free(kr_float_memory(param->ctx), param->grad->data, data_bytes(param));
     kr_memory_free(&param->ctx->memory, param->grad, sizeof(kr_header));
     param->grad = NULL;
+}
+
+bool kr_param_place_grad(kr_tensor *param, void *data)
+{
+    if (!param->grad || !param->grad->flags.is_part) {
+        kr_header *header = kr_memory_alloc_zeroed(&param->ctx->memory, sizeof *header);
+        if (!header) return false;
+        kr_param_drop_grad(param);
+        param->grad = kr_header_init(header);
+        const kr_shape shape = kr_tensor_shape(param);
+        kr_tensor_layout(param->grad, param->dtype, &shape);
+        param->grad->ctx = param->ctx;
+        param->grad->flags.is_part = true;
+    }
+    param->grad->data = data;
+    return true;
 }
 
 static void free_header(kr_tensor *param)

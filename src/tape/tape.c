@@ -37,7 +37,7 @@ static void drop_nodes(kr_tape *tape)
 {
     if (tape->last) tape->ctx->nrecorded--;
     tape->last = NULL;
-    tape->nnodes = 0;
+    tape->nnodes = tape->nfences = 0;
     kr_free_destroyed(tape->ctx);
 }
 

@@ -22,6 +22,9 @@
 
 typedef struct kr_node kr_node;
 
+/* Called by a backward pass at each fence; they count from 1 in the order of recording. */
+typedef void kr_fence_fn(void *user, int64_t fence);
+
 struct kr_node {
     const kr_rule *rule;
     kr_node *prev;
@@ -97,6 +100,9 @@ struct kr_tape {
     bool saw_grad;           /* an operand that requires a gradient was used, recorded or not */
     kr_tape_mode mode;
     kr_temporary *temporaries; /* in_backward: allocated by the running rule */
+    kr_fence_fn *fence_fn;     /* NULL: no fences are recorded */
+    void *fence_user;
+    int64_t nfences; /* recorded since the last reset */
 
     /* Parameters that ops of the running checkpoint have read, some of them several times. */
     bool lists_reads; /* such a checkpoint is running */
@@ -164,6 +170,25 @@ static inline bool kr_list_read(kr_tape *tape, const kr_tensor *x)
 /* Runs the nodes after `stop` backwards. */
 bool kr_run_backward(kr_tape *tape, const kr_node *stop);
 
+/* ---- fences ---- */
+
+/* Has kr_fence record fences, at which backward passes call fn; NULL: no longer. */
+void kr_tape_set_fences(kr_tape *tape, kr_fence_fn *fn, void *user);
+
+/* Records a fence, if fences are recorded: a node that computes nothing. The backward pass calls the tape's function there,
+ * when everything recorded after it has run. */
+void kr_fence(kr_tape *tape);
+extern const kr_rule kr_fence_rule;
+
+/* Before a backward pass: finds for each parameter the fences before its first use. */
+void kr_fences_mark(kr_tape *tape);
+
+/* Is a parameter's gradient final when the pass has reached this fence? */
+static inline bool kr_grad_is_final(const kr_tensor *param, int64_t fence)
+{
+    return param->storage->fence >= fence;
+}
+
 /* The type of x's gradient, unless it is stored in a slab; and the type that x has in arithmetic with other operands. */
 static inline kr_dtype kr_grad_dtype(const kr_tensor *x)
 {
@@ -224,6 +249,10 @@ void kr_free_destroyed(kr_ctx *ctx);
 
 /* Frees a parameter's gradient: it has none afterwards. */
 void kr_param_drop_grad(kr_tensor *param);
+
+/* Makes memory of the caller's, a part of a buffer, that of a parameter's gradient, which is undefined. False without memory
+ * for a header. kr_param_drop_grad ends it. */
+bool kr_param_place_grad(kr_tensor *param, void *data);
 
 /* Marks a parameter's gradient as zeroed by the caller: the next gradient is written, not added. */
 void kr_param_grad_is_zero(kr_tensor *param);

@@ -17,6 +17,7 @@ typedef struct kr_storage {
         *weights;           /* of a parameter: its table's memory, which has the data (tape/weights.h); NULL: its own */
     void *packed;           /* of a weight [o i]: a copy in panels of its own type, or NULL */
     struct kr_tensor *next; /* of a destroyed owner: list of the context's */
+    int64_t fence;          /* of a parameter: fences before its first use in the last backward pass (tape/fence.c) */
 } kr_storage;
 
 typedef struct kr_tensor_flags {
@@ -30,6 +31,7 @@ typedef struct kr_tensor_flags {
     bool is_borrowed : 1;  /* in_heap: the memory is the caller's */
     bool lasts : 1;        /* in_heap: shows memory outside the heap, which outlasts the backward pass */
     bool is_one : 1;       /* in_heap: the gradient that a backward pass begins with, all ones */
+    bool is_part : 1;      /* the gradient of a parameter: its memory is a part of a buffer (kr_param_place_grad) */
 } kr_tensor_flags;
 
 struct kr_tensor {

@@ -78,8 +78,20 @@ static bool write_training(const kr_trainer *t, const char *path)
     for (const kr_train_number *row = kr_train_number_rows; ok && row->name; row++)
         ok = kr_tensor_writer_add(w, row->name, row->dtype, row->count ? KR_SHAPE(row->count) : KR_SCALAR,
                                   (const char *)&numbers + row->offset) == KR_OK;
-    ok = ok && add_weights(t, w, KR_WEIGHTS_PREFIX, true) && kr_optimizer_snapshot(t->optimizer, w) == KR_OK &&
+    ok = ok && add_weights(t, w, KR_WEIGHTS_PREFIX, true) &&
+         (t->ranks > 1 ? kr_optimizer_add_steps(t->optimizer, w) : kr_optimizer_snapshot(t->optimizer, w) == KR_OK) &&
          kr_tensor_writer_save(w, path, KR_CONTAINER_SAFETENSORS) == KR_OK;
+    kr_tensor_writer_destroy(w);
+    return ok;
+}
+
+/* What this rank keeps of the optimizer. */
+static bool write_share(const kr_trainer *t, const char *path)
+{
+    kr_tensor_writer *w = kr_tensor_writer_create(t->ctx);
+    const bool ok = w && kr_tensor_writer_add_metadata(w, "format", "krait.training.share") == KR_OK &&
+                    kr_optimizer_add_pieces(t->optimizer, w) &&
+                    kr_tensor_writer_save(w, path, KR_CONTAINER_SAFETENSORS) == KR_OK;
     kr_tensor_writer_destroy(w);
     return ok;
 }
@@ -95,13 +107,14 @@ static bool write_table(const kr_trainer *t, const char *path)
     return ok;
 }
 
-/* The weights for inference: the averaged ones, if there are any. */
+/* The weights for inference: the averaged ones, if there are any. Rank 0 writes them; the others give it their averages. */
 static bool write_model(const kr_trainer *t, kr_run_folder *f, const char *step_path)
 {
     const char *path = kr_run_path(f, step_path, KR_MODEL_FILE);
     const bool has_ema = t->optimizer->options.ema_decay > 0;
-    if (!path || (has_ema && kr_optimizer_use_ema(t->optimizer, true) != KR_OK)) return false;
-    const bool ok = t->model ? kr_model_save(t->model, step_path, NULL) == KR_OK : write_table(t, path);
+    if ((!path && t->ranks == 1) || (has_ema && kr_optimizer_use_ema(t->optimizer, true) != KR_OK)) return false;
+    bool ok = path != NULL;
+    if (ok && t->rank == 0) ok = t->model ? kr_model_save(t->model, step_path, NULL) == KR_OK : write_table(t, path);
     const kr_held_error held = kr_hold_error(t->ctx);
     if (has_ema) kr_optimizer_use_ema(t->optimizer, false);
     kr_return_error(t->ctx, &held);
@@ -119,13 +132,23 @@ static bool copy_extra_files(const kr_trainer *t, kr_run_folder *f, const char *
     return true;
 }
 
-static bool write_files(const kr_trainer *t, kr_run_folder *f, const char *step_path)
+/* The files that a rank writes. */
+static bool write_files(const kr_trainer *t, kr_run_folder *f, const char *step_path, kr_fingerprint *share)
 {
     const char *training = kr_run_path(f, step_path, KR_TRAINING_FILE);
     const char *state = kr_run_path(f, step_path, KR_STATE_FILE);
-    return training && state && write_model(t, f, step_path) && write_training(t, training) &&
-           (!t->carried || kr_state_save(t->carried, t->net, state) == KR_OK) && copy_extra_files(t, f, step_path) &&
-           kr_manifest_write(f, step_path, kr_manifest_names) && kr_folder_sync(f->ctx, step_path);
+    const char *own = kr_share_path(f, step_path, t->rank, t->ranks);
+    if (!write_model(t, f, step_path) || !training || !state || !own) return false;
+    if (t->ranks > 1 && (!write_share(t, own) || !kr_fingerprint_of(f->ctx, own, share))) return false;
+    return t->rank > 0 ||
+           (write_training(t, training) && (!t->carried || kr_state_save(t->carried, t->net, state) == KR_OK) &&
+            copy_extra_files(t, f, step_path));
+}
+
+/* Of one rank: has it failed? Of several, collective: has one of them? */
+static bool all_are_fine(const kr_trainer *t)
+{
+    return t->ranks > 1 ? kr_comm_agree(t->comm) == KR_OK : !kr_ctx_failed(t->ctx);
 }
 
 /* Removes an existing checkpoint of this name: an earlier run could not read it, or its save failed after the
@@ -140,14 +163,33 @@ static bool put_in_place(const kr_trainer *t, kr_run_folder *f, const char *hidd
            kr_folder_sync(f->ctx, f->checkpoints) && (!has_old || kr_path_remove(f->ctx, old));
 }
 
+/* Rank 0 completes the checkpoint when all files are on disk. */
+static bool commit(const kr_trainer *t, kr_run_folder *f, const char *hidden, const kr_fingerprint *shares)
+{
+    return t->rank > 0 || (kr_manifest_write(f, hidden, t->ranks, shares) && kr_folder_sync(f->ctx, hidden) &&
+                           put_in_place(t, f, hidden));
+}
+
+static void discard(const kr_trainer *t, kr_run_folder *f, const char *hidden)
+{
+    const kr_held_error held = kr_hold_error(f->ctx);
+    if (hidden && t->rank == 0) kr_path_remove(f->ctx, hidden);
+    kr_return_error(f->ctx, &held);
+}
+
 static bool write_checkpoint(const kr_trainer *t, kr_run_folder *f)
 {
     const char *hidden = kr_run_path(f, f->checkpoints, KR_HIDDEN "new");
-    if (!hidden || !kr_folder_make(f->ctx, hidden)) return false;
-    if (write_files(t, f, hidden) && put_in_place(t, f, hidden)) return true;
-    const kr_held_error held = kr_hold_error(f->ctx);
-    kr_path_remove(f->ctx, hidden);
-    kr_return_error(f->ctx, &held);
+    kr_fingerprint *shares = kr_arena_alloc(&f->arena, (size_t)t->ranks * sizeof *shares), own = { 0 };
+    if (!shares) kr_fail(f->ctx, KR_ERR_NOMEM, "no memory for the fingerprints of %d ranks", t->ranks);
+    else if (hidden && t->rank == 0) kr_folder_make(f->ctx, hidden);
+    if (!all_are_fine(t)) return false;
+    write_files(t, f, hidden, &own);
+    if (all_are_fine(t) && (t->ranks == 1 || kr_comm_gather(t->comm, &own, shares, sizeof own) == KR_OK)) {
+        commit(t, f, hidden, shares);
+        if (all_are_fine(t)) return true;
+    }
+    discard(t, f, hidden);
     return false;
 }
 
@@ -187,27 +229,27 @@ static bool link_best(const kr_trainer *t, kr_run_folder *f)
     return true;
 }
 
+/* Rank 0 alone changes what is around the checkpoint. */
 static bool save(kr_trainer *t, kr_run_folder *f)
 {
-    if (!kr_folder_make(f->ctx, f->path) || !kr_folder_make(f->ctx, f->checkpoints)) return false;
-    kr_run_clean(f);
-    if (t->placed_step != t->progress.step && !write_checkpoint(t, f)) return false;
+    const bool is_first = t->rank == 0;
+    if (is_first && kr_folder_make(f->ctx, f->path) && kr_folder_make(f->ctx, f->checkpoints)) kr_run_clean(f);
+    if (!all_are_fine(t) || (t->placed_step != t->progress.step && !write_checkpoint(t, f))) return false;
     t->placed_step = t->progress.step;
-    if (!write_folder(t, f) || !link_best(t, f) || !kr_folder_sync(f->ctx, f->path)) return false;
-    kr_run_prune(f, t->o.keep_last, t->o.keep_best ? t->progress.best_step : 0);
-    return true;
+    if (is_first && write_folder(t, f) && link_best(t, f) && kr_folder_sync(f->ctx, f->path))
+        kr_run_prune(f, t->o.keep_last, t->o.keep_best ? t->progress.best_step : 0);
+    return all_are_fine(t);
 }
 
 kr_status kr_trainer_save(kr_trainer *t)
 {
     if (!t) return KR_ERR_ARG;
-    if (!kr_trainer_ready(t)) return t->ctx->status;
-    if (!kr_require(t->ctx, t->o.folder != NULL, KR_ERR_STATE,
-                    OP ": options.folder is NULL: checkpoints need a folder") ||
-        !kr_trainer_take_folder(t))
-        return t->ctx->status;
+    if (kr_trainer_ready(t) && !t->o.folder)
+        kr_fail(t->ctx, KR_ERR_STATE, OP ": options.folder is NULL: checkpoints need a folder");
+    if (!kr_trainer_enter(t)) return t->ctx->status;
     kr_run_folder f;
-    if (kr_run_folder_open(&f, t->ctx, t->o.folder) && kr_trainer_check_weights(t) && save(t, &f)) {
+    if (kr_run_folder_open(&f, t->ctx, t->o.folder)) kr_trainer_check_weights(t);
+    if (all_are_fine(t) && save(t, &f)) {
         t->saved_step = t->progress.step;
         t->progress.is_saved = true;
     } else if (t->ctx->status != KR_ERR_IO) {

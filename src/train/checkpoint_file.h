@@ -5,6 +5,7 @@
  *   FOLDER/checkpoints/step-00000500/
  *       config.json, model.safetensors, ...      a model folder: the averaged weights, if there are any
  *       training.safetensors                     optimizer, numbers below; weights that model.safetensors rounds or lacks
+ *       training-00003-of-00008.safetensors      of 8 ranks: what rank 3 keeps of the optimizer
  *       state.safetensors                        carried states, if there are any
  *       checkpoint.json                          lengths and fingerprints of these files
  * Names that begin with ".krait-" are temporary: those of a killed process are removed.
@@ -84,10 +85,14 @@ bool kr_fingerprint_of(kr_ctx *ctx, const char *path, kr_fingerprint *print);
 /* Is the checkpoint in `step_path` complete: is there a checkpoint.json? */
 bool kr_checkpoint_is_there(kr_run_folder *f, const char *step_path);
 
-/* Writes checkpoint.json; verifies the files against it. `names` ends with NULL; missing files are skipped. */
-bool kr_manifest_write(kr_run_folder *f, const char *step_path, const char *const *names);
-bool kr_manifest_check(kr_run_folder *f, const char *step_path, const char *const *names);
-extern const char *const kr_manifest_names[];
+/* Writes checkpoint.json, with the fingerprints of `ranks` shares (1: there are none). */
+bool kr_manifest_write(kr_run_folder *f, const char *step_path, int ranks, const kr_fingerprint *shares);
+
+/* Verifies the files against it: those whose number is `rank` modulo `ranks`. *shares: the number of shares, or 0. */
+bool kr_manifest_check(kr_run_folder *f, const char *step_path, int rank, int ranks, int *shares);
+
+/* The path of a rank's share. */
+const char *kr_share_path(kr_run_folder *f, const char *step_path, int rank, int ranks);
 
 /* Must this parameter be stored separately in training.safetensors, because model.safetensors does not have its exact
  * values? */

@@ -153,7 +153,24 @@ void kr_run_prune(kr_run_folder *f, int keep_last, int64_t best)
 
 /* ---- fingerprints ---- */
 
-const char *const kr_manifest_names[] = { KR_MODEL_FILE, KR_TRAINING_FILE, KR_STATE_FILE, NULL };
+enum { N_NAMES = 3, SHARES_MOST = 1 << 16, FILE_BYTES = 128 }; /* FILE_BYTES: of a file in checkpoint.json, at most */
+static const char *const names[N_NAMES] = { KR_MODEL_FILE, KR_TRAINING_FILE, KR_STATE_FILE };
+
+typedef struct share_name {
+    char text[NAME_BYTES];
+} share_name;
+
+static share_name name_of_share(int rank, int ranks)
+{
+    share_name name;
+    snprintf(name.text, sizeof name.text, "training-%05d-of-%05d.safetensors", rank, ranks);
+    return name;
+}
+
+const char *kr_share_path(kr_run_folder *f, const char *step_path, int rank, int ranks)
+{
+    return kr_run_path(f, step_path, name_of_share(rank, ranks).text);
+}
 
 bool kr_fingerprint_of(kr_ctx *ctx, const char *path, kr_fingerprint *print)
 {
@@ -180,24 +197,33 @@ static bool write_text(kr_ctx *ctx, const char *path, const char *text, size_t b
     return false;
 }
 
-bool kr_manifest_write(kr_run_folder *f, const char *step_path, const char *const *names)
+static void write_print(kr_json_writer *w, const char *name, const kr_fingerprint *print)
 {
-    char text[1024];
+    kr_json_write_open(w, name, '{');
+    kr_json_write_integer(w, "bytes", (int64_t)print->bytes);
+    kr_json_write_string(w, "hash", print->hash);
+    kr_json_write_close(w, '}');
+}
+
+bool kr_manifest_write(kr_run_folder *f, const char *step_path, int ranks, const kr_fingerprint *shares)
+{
+    const size_t bytes = FILE_BYTES * (size_t)(N_NAMES + 1 + ranks);
+    char *text = kr_arena_alloc(&f->arena, bytes);
+    if (!text) return kr_fail(f->ctx, KR_ERR_NOMEM, "no memory for the fingerprints of %d files", ranks);
     kr_json_writer w;
-    kr_json_write_begin(&w, text, sizeof text);
+    kr_json_write_begin(&w, text, bytes);
     kr_json_write_open(&w, NULL, '{');
     kr_json_write_integer(&w, "version", 1);
-    for (; *names; names++) {
-        const char *path = kr_run_path(f, step_path, *names);
+    for (int i = 0; i < N_NAMES; i++) {
+        const char *path = kr_run_path(f, step_path, names[i]);
         kr_fingerprint print;
         if (!path) return false;
         if (kr_path_kind_of(path) == KR_PATH_NONE) continue;
         if (!kr_fingerprint_of(f->ctx, path, &print)) return false;
-        kr_json_write_open(&w, *names, '{');
-        kr_json_write_integer(&w, "bytes", (int64_t)print.bytes);
-        kr_json_write_string(&w, "hash", print.hash);
-        kr_json_write_close(&w, '}');
+        write_print(&w, names[i], &print);
     }
+    if (ranks > 1) kr_json_write_integer(&w, "ranks", ranks);
+    for (int r = 0; ranks > 1 && r < ranks; r++) write_print(&w, name_of_share(r, ranks).text, &shares[r]);
     kr_json_write_close(&w, '}');
     kr_json_write_end(&w);
     const char *path = kr_run_path(f, step_path, KR_MANIFEST_FILE);
@@ -219,19 +245,33 @@ static bool check_file(kr_run_folder *f, const char *step_path, const char *name
                       path, step_path);
 }
 
-bool kr_manifest_check(kr_run_folder *f, const char *step_path, const char *const *names)
+static bool check_files(kr_run_folder *f, const char *step_path, const kr_json *root, int rank, int ranks, int shares)
+{
+    for (int i = rank; i < N_NAMES + shares; i += ranks) {
+        const share_name share = name_of_share(i - N_NAMES, shares);
+        const char *name = i < N_NAMES ? names[i] : share.text;
+        if (!check_file(f, step_path, name, kr_json_find(root, name))) return false;
+    }
+    return true;
+}
+
+bool kr_manifest_check(kr_run_folder *f, const char *step_path, int rank, int ranks, int *shares)
 {
     const char *path = kr_run_path(f, step_path, KR_MANIFEST_FILE);
     kr_json_options limits;
     kr_json_options_init(&limits);
-    limits.max_bytes = 1 << 16;
+    limits.max_bytes = FILE_BYTES * SHARES_MOST;
     kr_file file;
     if (!path || !kr_file_open(&file, f->ctx, path, false)) return false;
     const kr_json *root = kr_json_parse_in(f->ctx, &f->arena, (const char *)file.data, file.bytes, &limits);
-    bool right = root && kr_require(f->ctx, kr_json_integer(kr_json_find(root, "version"), -1) == 1, KR_ERR_FORMAT,
-                                    "its version is not 1, which this library reads");
+    const int64_t n = root ? kr_json_integer(kr_json_find(root, "ranks"), 0) : 0;
+    const bool is_right = root &&
+                          kr_require(f->ctx, kr_json_integer(kr_json_find(root, "version"), -1) == 1, KR_ERR_FORMAT,
+                                     "its version is not 1, which this library reads") &&
+                          kr_require(f->ctx, n == 0 || (n > 1 && n <= SHARES_MOST), KR_ERR_FORMAT,
+                                     "it has %lld shares, but must have from 2 to %d", (long long)n, SHARES_MOST);
     kr_file_close(&file);
-    if (!right) return kr_blame(f->ctx, "%s", path);
-    for (; right && *names; names++) right = check_file(f, step_path, *names, kr_json_find(root, *names));
-    return right;
+    if (!is_right) return kr_blame(f->ctx, "%s", path);
+    *shares = (int)n;
+    return check_files(f, step_path, root, rank, ranks, *shares);
 }

@@ -22,8 +22,9 @@ typedef struct loading {
     kr_ctx *ctx;
     kr_run_folder *folder;
     const char *step_path;
-    int64_t step;            /* by its name */
-    kr_tensor_file *file;    /* training.safetensors */
+    int64_t step;           /* by its name */
+    kr_tensor_file **files; /* training.safetensors, and the shares of ranks */
+    int nfiles;
     kr_tensor_file *weights; /* of the model */
     kr_train_numbers numbers;
     kr_state *state;
@@ -35,13 +36,13 @@ typedef struct loading {
 
 static bool read_number(loading *l, const kr_train_number *row)
 {
-    const kr_tensor_file_item *item = kr_tensor_file_find(l->file, row->name);
+    const kr_tensor_file_item *item = kr_tensor_file_find(l->files[0], row->name);
     const kr_shape shape = row->count ? KR_SHAPE(row->count) : KR_SCALAR;
     return kr_require(l->ctx,
                       item && item->is_native && item->dtype == row->dtype && kr_shape_equal(&item->shape, &shape),
                       KR_ERR_FORMAT, "tensor '%s' is missing, or not %s %s", row->name, kr_dtype_name(row->dtype),
                       KR_TEXT_OF_SHAPE(&shape)) &&
-           kr_tensor_file_read(l->file, item, row->dtype, (char *)&l->numbers + row->offset, item->count) == KR_OK;
+           kr_tensor_file_read(l->files[0], item, row->dtype, (char *)&l->numbers + row->offset, item->count) == KR_OK;
 }
 
 static bool check_count(loading *l, const char *name, int64_t n, int64_t most)
@@ -54,8 +55,8 @@ static bool check_count(loading *l, const char *name, int64_t n, int64_t most)
 static bool read_numbers(loading *l)
 {
     const int64_t many = INT64_C(1) << 53;
-    const char *format = kr_tensor_file_metadata(l->file, "format"),
-               *version = kr_tensor_file_metadata(l->file, "version");
+    const char *format = kr_tensor_file_metadata(l->files[0], "format"),
+               *version = kr_tensor_file_metadata(l->files[0], "version");
     if (!kr_require(l->ctx, format && strcmp(format, "krait.training") == 0, KR_ERR_FORMAT,
                     "not a training checkpoint of Krait: metadata 'format' is not 'krait.training'") ||
         !kr_require(l->ctx, version && strcmp(version, "1") == 0, KR_ERR_FORMAT,
@@ -85,7 +86,7 @@ static bool read_weight(loading *l, int64_t i)
     const int64_t count = kr_count_of(row->tensor);
     char name[NAME_MOST];
     snprintf(name, sizeof name, KR_WEIGHTS_PREFIX "%s", row->name);
-    const kr_tensor_file_item *separate = kr_tensor_file_find(l->file, name);
+    const kr_tensor_file_item *separate = kr_tensor_file_find(l->files[0], name);
     const char *model_name = t->model ? kr_layout_parameter(t->model->box->config.layout, row->name) : row->name;
     const kr_tensor_file_item *item = separate ? NULL : kr_tensor_file_find(l->weights, model_name);
     if (!kr_require(l->ctx, separate || item, KR_ERR_FORMAT,
@@ -100,7 +101,7 @@ static bool read_weight(loading *l, int64_t i)
                     separate ? separate->type : item->type, kr_dtype_name(dtype)))
         return false;
     kr_wrote(row->tensor);
-    return (separate ? kr_tensor_file_read(l->file, separate, dtype, kr_tensor_data(row->tensor), count)
+    return (separate ? kr_tensor_file_read(l->files[0], separate, dtype, kr_tensor_data(row->tensor), count)
                      : kr_tensor_file_read(l->weights, item, dtype, kr_tensor_data(row->tensor), count)) == KR_OK;
 }
 
@@ -211,13 +212,37 @@ static bool read_loader(loading *l)
     return kr_loader_restore(l->t->loader, &position) == KR_OK;
 }
 
+/* training.safetensors, and the shares. */
+static bool open_files(loading *l, int shares)
+{
+    const char *path = kr_run_path(l->folder, l->step_path, KR_TRAINING_FILE);
+    l->files = kr_arena_alloc(&l->folder->arena, (size_t)(1 + shares) * sizeof(kr_tensor_file *));
+    if (!l->files) kr_fail(l->ctx, KR_ERR_NOMEM, "no memory for a list of %d files", shares);
+    if (!path || !l->files) return false;
+    for (int i = 0; i <= shares; i++) {
+        if (i > 0) path = kr_share_path(l->folder, l->step_path, i - 1, shares);
+        if (!path || !(l->files[i] = kr_tensor_file_open(l->ctx, path))) return false;
+        l->nfiles++;
+    }
+    return true;
+}
+
+/* Pieces of the optimizer are checked here and taken when all ranks have checked theirs. */
+static bool read_optimizer(loading *l, bool takes)
+{
+    kr_optimizer *opt = l->t->optimizer;
+    if (l->nfiles > 1 || opt->ranks > 1)
+        return kr_optimizer_restore_pieces(opt, l->nfiles, (const kr_tensor_file *const *)l->files, takes);
+    return takes || kr_optimizer_restore(opt, l->files[0]) == KR_OK;
+}
+
 static bool read_all(loading *l)
 {
-    const char *training = kr_run_path(l->folder, l->step_path, KR_TRAINING_FILE);
-    return training && kr_manifest_check(l->folder, l->step_path, kr_manifest_names) &&
-           (l->file = kr_tensor_file_open(l->ctx, training)) && read_numbers(l) && check_config(l) &&
-           (l->weights = kr_tensor_file_open(l->ctx, l->step_path)) && keep_old(l) && read_weights(l) &&
-           read_state(l) && read_loader(l) && kr_optimizer_restore(l->t->optimizer, l->file) == KR_OK;
+    int shares = 0;
+    const kr_trainer *t = l->t;
+    return kr_manifest_check(l->folder, l->step_path, t->rank, t->ranks, &shares) && open_files(l, shares) &&
+           read_numbers(l) && check_config(l) && (l->weights = kr_tensor_file_open(l->ctx, l->step_path)) &&
+           keep_old(l) && read_weights(l) && read_state(l) && read_loader(l) && read_optimizer(l, false);
 }
 
 static void take_numbers(kr_trainer *t, const kr_train_numbers *n)
@@ -244,7 +269,9 @@ static void load(kr_trainer *t, kr_run_folder *f, const char *step_path, int64_t
 {
     loading l = { .t = t, .ctx = t->ctx, .folder = f, .step_path = step_path, .step = step };
     const kr_loader_position position = kr_loader_snapshot(t->loader);
-    if (read_all(&l)) {
+    bool is_read = read_all(&l);
+    if (t->ranks > 1) is_read = kr_comm_agree(t->comm) == KR_OK;
+    if (is_read && read_optimizer(&l, true)) {
         take_numbers(t, &l.numbers);
         if (l.state) {
             kr_state_destroy(t->carried);
@@ -259,7 +286,7 @@ static void load(kr_trainer *t, kr_run_folder *f, const char *step_path, int64_t
     kr_memory_free(&t->ctx->memory, l.old, l.old_bytes);
     kr_state_destroy(l.state);
     kr_tensor_file_close(l.weights);
-    kr_tensor_file_close(l.file);
+    while (l.nfiles > 0) kr_tensor_file_close(l.files[--l.nfiles]);
 }
 
 /* The newest complete checkpoint; incomplete ones are reported. NULL: there is none, or an error. */
@@ -286,22 +313,37 @@ static void finish_folder(kr_trainer *t)
     kr_ctx_clear(t->ctx);
 }
 
+/* Of several ranks, collective: the checkpoint that rank 0 has found, for all; NULL: there is none, or an error. */
+static const char *find_for_all(kr_trainer *t, kr_run_folder *f, bool is_open, int64_t *step)
+{
+    const char *path = NULL;
+    *step = -1;
+    if (is_open && t->rank == 0) {
+        kr_run_clean(f);
+        path = find(f, step);
+        if (!path) *step = -1;
+    }
+    if (t->ranks == 1) return path;
+    if (kr_comm_agree(t->comm) != KR_OK || kr_comm_broadcast(t->comm, 0, step, sizeof *step) != KR_OK || *step < 0)
+        return NULL;
+    return t->rank == 0 ? path : kr_run_step_path(f, *step);
+}
+
 kr_status kr_trainer_resume(kr_trainer *t)
 {
     if (!t) return KR_ERR_ARG;
+    if (!kr_trainer_ready(t) && t->ranks > 1) kr_comm_agree(t->comm); /* the others wait for this rank */
     if (!kr_trainer_ready(t)) return t->ctx->status;
     if (!kr_require(t->ctx, t->o.folder != NULL, KR_ERR_STATE,
                     OP ": options.folder is NULL: a resumed run needs a folder"))
         return t->ctx->status;
     kr_run_folder f;
-    if (kr_run_folder_open(&f, t->ctx, t->o.folder)) {
-        kr_run_clean(&f);
-        int64_t step;
-        const char *path = find(&f, &step);
-        if (path) load(t, &f, path, step);
-        t->has_taken_folder = !kr_ctx_failed(t->ctx);
-        if (path && t->has_taken_folder) finish_folder(t);
-    }
+    int64_t step;
+    const bool is_open = kr_run_folder_open(&f, t->ctx, t->o.folder);
+    const char *path = find_for_all(t, &f, is_open, &step);
+    if (path) load(t, &f, path, step);
+    t->has_taken_folder = !kr_ctx_failed(t->ctx);
+    if (path && t->has_taken_folder) finish_folder(t);
     kr_run_folder_close(&f);
     return t->ctx->status;
 }
@@ -318,4 +360,11 @@ bool kr_trainer_take_folder(kr_trainer *t)
                                      t->o.folder, (long long)steps[0]);
     kr_run_folder_close(&f);
     return t->has_taken_folder;
+}
+
+bool kr_trainer_enter(kr_trainer *t)
+{
+    const bool is_ready = kr_trainer_ready(t) && kr_trainer_take_folder(t);
+    if (t->ranks == 1 || (is_ready && t->has_entered)) return is_ready;
+    return t->has_entered = kr_comm_agree(t->comm) == KR_OK && is_ready;
 }

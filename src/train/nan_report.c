@@ -6,7 +6,7 @@
  */
 #include "device/device.h"
 #include "tape/tape_impl.h"
-#include "train/trainer.h"
+#include "train/trainer_ranks.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -304,13 +304,16 @@ static const kr_param_row *first_bad_gradient(const kr_trainer *t)
 /* ---- all of it ---- */
 
 /* One batch: true if it is fine. */
-static bool search_batch(search *s, int64_t i, int64_t *n_first)
+static bool search_batch(search *s, const kr_step_start *start, int64_t m)
 {
     kr_trainer *t = s->t;
     kr_tape_reset(t->tape);
+    if (!kr_trainer_place(t, start, m)) return true;
     s->at = kr_loader_snapshot(t->loader);
     s->random = kr_random_position_of(s->ctx);
-    s->state = i == 0 ? t->carried : t->moving;
+    s->state = m == 0 ? t->carried : t->moving;
+    if (t->ranks > 1 && t->carried && m == kr_rank_first(t, t->rank, t->o.accumulate) && !kr_carry_again(t))
+        return false;
     if (kr_loader_next(t->tape, t->loader, &s->batch) != KR_OK || !check_input(s)) return false;
     const kr_loss_out out = kr_trainer_loss(t, t->tape, &s->batch, s->state, s->streams);
     if (!out.loss) return false;
@@ -319,8 +322,7 @@ static bool search_batch(search *s, int64_t i, int64_t *n_first)
     if (!isfinite(loss)) return explain_loss(s, loss);
     for (int64_t v = 0; v < s->count; v++)
         if (kr_requires_grad(s->streams[v])) kr_retain_grad(s->streams[v]);
-    if (n > 0 && *n_first == 0) *n_first = n;
-    if (n > 0 && !kr_trainer_back_propagate(t, out.loss, n, *n_first)) return false;
+    if (n > 0 && !kr_trainer_back_propagate(t, out.loss, n)) return false;
     const kr_param_row *row = first_bad_gradient(t);
     if (row) return explain_gradient(s, row, loss);
     return !t->moving || kr_state_copy(t->moving, out.state) == KR_OK;
@@ -328,12 +330,14 @@ static bool search_batch(search *s, int64_t i, int64_t *n_first)
 
 static void search_step(search *s)
 {
-    int64_t n_first = 0;
+    const kr_step_start start = kr_step_start_of(s->t);
     if (!kr_trainer_check_weights(s->t)) return;
-    for (int64_t i = 0; i < s->t->o.accumulate; i++) {
-        if (search_batch(s, i, &n_first)) continue;
+    const int64_t first = kr_rank_first(s->t, s->t->rank, s->t->o.accumulate);
+    const int64_t end = kr_rank_first(s->t, s->t->rank + 1, s->t->o.accumulate);
+    for (int64_t m = first; m < end; m++) {
+        if (search_batch(s, &start, m)) continue;
         if (s->t->o.accumulate > 1 && kr_ctx_failed(s->ctx))
-            kr_blame(s->ctx, "batch %lld of %lld", (long long)i + 1, (long long)s->t->o.accumulate);
+            kr_blame(s->ctx, "batch %lld of %lld", (long long)m + 1, (long long)s->t->o.accumulate);
         return;
     }
 }
@@ -347,11 +351,10 @@ static void allocate_streams(search *s)
     if (!s->streams) s->count = 0;
 }
 
-void kr_trainer_diagnose(kr_trainer *t)
+bool kr_trainer_diagnose(kr_trainer *t)
 {
     kr_ctx *ctx = t->ctx;
-    const kr_loader_position position = kr_loader_snapshot(t->loader);
-    const kr_random_position random = kr_random_position_of(ctx);
+    const kr_step_start start = kr_step_start_of(t);
     const kr_held_error first = kr_hold_error(ctx);
     search s = { .t = t, .ctx = ctx };
     const bool checks = ctx->check_finite;
@@ -361,10 +364,11 @@ void kr_trainer_diagnose(kr_trainer *t)
     ctx->check_finite = checks;
     const kr_held_error found = kr_hold_error(ctx);
     if (s.streams) kr_memory_free(&ctx->memory, s.streams, (size_t)s.count * sizeof(kr_tensor *));
-    kr_loader_return(t->loader, &position);
-    kr_random_return(ctx, random);
+    kr_trainer_return(t, &start);
     kr_params_zero_grad(t->params);
     kr_tape_reset(t->tape);
     kr_return_error(ctx, found.status == KR_ERR_NUMERIC ? &found : &first);
-    if (found.status == KR_ERR_NUMERIC) kr_blame(ctx, "trainer.step: step %lld", (long long)t->progress.step + 1);
+    if (found.status != KR_ERR_NUMERIC) return false;
+    kr_blame(ctx, "trainer.step: step %lld", (long long)t->progress.step + 1);
+    return true;
 }

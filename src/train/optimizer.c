@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { ARENA_BYTES = 4096, MUON_STEPS_MOST = 100 };
+enum { ARENA_BYTES = 8192, MUON_STEPS_MOST = 100 };
 
 /* ---- options ---- */
 
@@ -162,54 +162,100 @@ static void *carve(kr_optimizer *opt, kr_dtype dtype, int64_t count)
     return p;
 }
 
+/* A piece's part of what its slot keeps, whose pieces lie one after another. */
+static void *carve_piece(const kr_optimizer_slot *slot, void *all, int64_t at)
+{
+    return all ? kr_kept_at(all, slot->dtype, at) : NULL;
+}
+
+static int64_t own_elements(const kr_optimizer *opt, const kr_optimizer_slot *slot)
+{
+    int64_t n = 0;
+    for (int p = 0; p < slot->nparts; p++)
+        for (int q = 0; q < slot->parts[p].npieces; q++)
+            if (slot->parts[p].pieces[q].owner == opt->rank) n += slot->parts[p].pieces[q].count;
+    return n;
+}
+
+static void lay_out_piece(kr_optimizer *opt, const kr_optimizer_slot *slot, kr_optimizer_kind kind,
+                          kr_optimizer_piece *piece)
+{
+    if (kind == KR_OPTIMIZER_ADAMW) {
+        piece->m = carve(opt, slot->dtype, piece->count);
+        piece->v = carve(opt, slot->dtype, piece->count);
+    } else if (kind == KR_OPTIMIZER_MUON || opt->options.momentum > 0) {
+        piece->velocity = carve(opt, slot->dtype, piece->count);
+    }
+}
+
 static void lay_out(kr_optimizer *opt)
 {
     opt->state_bytes = 0;
     for (int64_t i = 0; i < opt->count; i++) {
         kr_optimizer_slot *slot = &opt->slots[i];
-        const int64_t n = kr_slot_elements(slot);
+        const int64_t n = own_elements(opt, slot);
+        int64_t at = 0;
         if (n > 0 && kr_dtype_is_16bit(slot->row->tensor->dtype)) slot->master = carve(opt, slot->dtype, n);
         if (n > 0 && opt->options.ema_decay > 0) slot->ema = carve(opt, slot->dtype, n);
-        for (int p = 0; p < slot->nparts; p++) {
-            kr_optimizer_part *part = &slot->parts[p];
-            if (part->kind == KR_OPTIMIZER_ADAMW) {
-                part->m = carve(opt, slot->dtype, part->count);
-                part->v = carve(opt, slot->dtype, part->count);
-            } else if (part->kind == KR_OPTIMIZER_MUON || opt->options.momentum > 0) {
-                part->velocity = carve(opt, slot->dtype, part->count);
+        for (int p = 0; p < slot->nparts; p++)
+            for (int q = 0; q < slot->parts[p].npieces; q++) {
+                kr_optimizer_piece *piece = &slot->parts[p].pieces[q];
+                if (piece->owner != opt->rank) continue;
+                lay_out_piece(opt, slot, slot->parts[p].kind, piece);
+                piece->master = carve_piece(slot, slot->master, at);
+                piece->ema = carve_piece(slot, slot->ema, at);
+                at += piece->count;
             }
-        }
     }
+}
+
+/* Scratch of the sums of squares, if they are all computed at once. */
+static size_t squares_work(kr_optimizer *opt)
+{
+    size_t bytes = 0;
+    kr_piece_at at = KR_BEFORE_PIECES;
+    for (const kr_optimizer_piece *piece; (piece = kr_optimizer_next_piece(opt, &at));) {
+        const kr_optimizer_slot *slot = &opt->slots[at.slot];
+        kr_squares_args args = { .n = piece->count, .dtype = slot->row->tensor->dtype };
+        const size_t own = kr_squares_work_of(opt->ctx, 1, &args);
+        args.dtype = slot->dtype; /* sums of micro-batches are wider */
+        const size_t wide = kr_squares_work_of(opt->ctx, 1, &args);
+        bytes += own > wide ? own : wide;
+        if (slot->parts[at.part].npieces == 1) continue;
+        args.n = KR_SQUARES_BLOCK;
+        const size_t blocks = (size_t)(piece->count / KR_SQUARES_BLOCK + 1) * kr_squares_work_of(opt->ctx, 1, &args);
+        if (blocks > bytes) bytes = blocks;
+    }
+    return bytes;
 }
 
 static size_t work_of(kr_optimizer *opt)
 {
-    for (int64_t i = 0; i < opt->count; i++)
-        opt->squares[i] =
-            (kr_squares_args){ .n = kr_slot_elements(&opt->slots[i]), .dtype = opt->slots[i].row->tensor->dtype };
-    size_t most = kr_squares_work_of(opt->ctx, opt->count, opt->squares);
-    for (int64_t i = 0; i < opt->count; i++) {
-        const kr_optimizer_slot *slot = &opt->slots[i];
-        for (int p = 0; p < slot->nparts; p++) {
-            const kr_optimizer_part *part = &slot->parts[p];
-            if (part->kind != KR_OPTIMIZER_MUON) continue;
-            const kr_muon muon = kr_muon_of(opt, slot, part);
-            const size_t bytes = kr_muon_work(&muon);
-            if (bytes > most) most = bytes;
-        }
+    size_t most = squares_work(opt);
+    kr_piece_at at = KR_BEFORE_PIECES;
+    while (kr_optimizer_next_piece(opt, &at)) {
+        const kr_optimizer_slot *slot = &opt->slots[at.slot];
+        const kr_optimizer_part *part = &slot->parts[at.part];
+        if (part->kind != KR_OPTIMIZER_MUON) continue;
+        const kr_muon muon = kr_muon_of(opt, slot, part);
+        const size_t bytes = kr_muon_work(&muon);
+        if (bytes > most) most = bytes;
     }
     return most;
 }
 
-/* Kernel arguments of a step that all parameters and parts share. */
+/* Kernel arguments of a step. */
 static bool make_lists(kr_optimizer *opt)
 {
-    int64_t nparts = 0;
-    for (int64_t i = 0; i < opt->count; i++) nparts += opt->slots[i].nparts;
-    opt->squares = kr_arena_alloc(&opt->arena, (size_t)opt->count * sizeof *opt->squares);
-    opt->adamw = kr_arena_alloc(&opt->arena, (size_t)(nparts + 1) * sizeof *opt->adamw);
-    return kr_require(opt->ctx, opt->squares && opt->adamw, KR_ERR_NOMEM, "optimizer: no memory for %lld parameters",
-                      (long long)opt->count);
+    int64_t npieces = 0;
+    kr_piece_at at = KR_BEFORE_PIECES;
+    while (kr_optimizer_next_piece(opt, &at)) npieces++;
+    opt->most_squares = opt->nnumbers < KR_RESULTS ? opt->nnumbers : KR_RESULTS;
+    opt->squares = kr_arena_alloc(&opt->arena, (size_t)opt->most_squares * sizeof *opt->squares);
+    opt->asked = kr_arena_alloc(&opt->arena, (size_t)opt->most_squares * sizeof *opt->asked);
+    opt->adamw = kr_arena_alloc(&opt->arena, (size_t)(npieces + 1) * sizeof *opt->adamw);
+    return kr_require(opt->ctx, opt->squares && opt->asked && opt->adamw, KR_ERR_NOMEM,
+                      "optimizer: no memory for %lld parameters", (long long)opt->count);
 }
 
 static bool allocate(kr_optimizer *opt)
@@ -254,10 +300,16 @@ static bool build(kr_optimizer *opt, kr_params *params)
     memset(opt->steps, 0, (size_t)count * sizeof *opt->steps);
     for (int64_t i = 0; i < count; i++)
         if (!add_slot(opt, kr_params_at(params, i)) || !hold(opt, kr_params_at(params, i)->tensor)) return false;
-    return allocate(opt) && kr_optimizer_reread(opt) == KR_OK;
+    return kr_optimizer_deal(opt) && allocate(opt) && kr_optimizer_reread(opt) == KR_OK;
 }
 
 kr_optimizer *kr_optimizer_create(kr_ctx *ctx, kr_params *params, const kr_optimizer_options *options)
+{
+    return kr_optimizer_create_shared(ctx, params, options, NULL);
+}
+
+kr_optimizer *kr_optimizer_create_shared(kr_ctx *ctx, kr_params *params, const kr_optimizer_options *options,
+                                         kr_comm *comm)
 {
     if (kr_ctx_failed(ctx)) return NULL;
     kr_optimizer *opt = kr_memory_alloc_zeroed(&ctx->memory, sizeof *opt);
@@ -267,6 +319,9 @@ kr_optimizer *kr_optimizer_create(kr_ctx *ctx, kr_params *params, const kr_optim
     }
     opt->ctx = ctx;
     opt->params = params;
+    opt->comm = comm;
+    opt->rank = kr_comm_rank(comm);
+    opt->ranks = kr_comm_size(comm);
     kr_arena_init(&opt->arena, &ctx->memory, ARENA_BYTES);
     if (!KR_TAKE(ctx, "optimizer", kr_optimizer_options, options, &opt->options) || !build(opt, params)) {
         kr_optimizer_destroy(opt);
@@ -298,9 +353,9 @@ kr_optimizer_stats kr_optimizer_stats_of(const kr_optimizer *opt)
     return (kr_optimizer_stats){ .steps = opt->step, .grad_norm = opt->grad_norm, .bytes = opt->state_bytes };
 }
 
-void *kr_slot_weights(const kr_optimizer_slot *slot)
+void *kr_piece_weights(const kr_optimizer_slot *slot, const kr_optimizer_piece *piece)
 {
-    return slot->master ? slot->master : slot->row->tensor->data;
+    return piece->master ? piece->master : kr_kept_at(slot->row->tensor->data, slot->dtype, piece->first);
 }
 
 int64_t kr_slot_elements(const kr_optimizer_slot *slot)

@@ -20,12 +20,13 @@ kr_status kr_optimizer_reread(kr_optimizer *opt)
                                                 "optimizer.reread: the parameters hold the averaged weights; call "
                                                 "kr_optimizer_use_ema(optimizer, false) first"))
         return opt->ctx->status;
-    for (int64_t i = 0; i < opt->count; i++) {
-        const kr_optimizer_slot *slot = &opt->slots[i];
+    kr_piece_at at = KR_BEFORE_PIECES;
+    for (const kr_optimizer_piece *piece; (piece = kr_optimizer_next_piece(opt, &at));) {
+        const kr_optimizer_slot *slot = &opt->slots[at.slot];
         const kr_tensor *w = slot->row->tensor;
-        const int64_t n = kr_slot_elements(slot);
-        if (slot->master) kr_optimizer_convert(opt->ctx, slot->dtype, slot->master, w->dtype, w->data, n);
-        if (slot->ema) kr_optimizer_convert(opt->ctx, slot->dtype, slot->ema, w->dtype, w->data, n);
+        const void *from = kr_kept_at(w->data, w->dtype, piece->first);
+        if (piece->master) kr_optimizer_convert(opt->ctx, slot->dtype, piece->master, w->dtype, from, piece->count);
+        if (piece->ema) kr_optimizer_convert(opt->ctx, slot->dtype, piece->ema, w->dtype, from, piece->count);
     }
     return opt->ctx->status;
 }
@@ -38,16 +39,18 @@ kr_status kr_optimizer_use_ema(kr_optimizer *opt, bool is_on)
                     "optimizer.use_ema: there are no averaged weights; set options.ema_decay, 0.999 say") ||
         opt->ema_is_in == is_on)
         return opt->ctx->status;
-    for (int64_t i = 0; i < opt->count; i++) {
-        const kr_optimizer_slot *slot = &opt->slots[i];
-        kr_tensor *w = slot->row->tensor;
-        const int64_t n = kr_slot_elements(slot);
-        if (n == 0) continue;
-        kr_wrote(w);
-        if (slot->master)
-            kr_optimizer_convert(opt->ctx, w->dtype, w->data, slot->dtype, is_on ? slot->ema : slot->master, n);
-        else kr_swap_floats(opt->ctx, w->data, slot->ema, kr_dtype_span(w->dtype, n));
+    for (int64_t i = 0; i < opt->count; i++)
+        if (opt->slots[i].nparts > 0) kr_wrote(opt->slots[i].row->tensor);
+    kr_piece_at at = KR_BEFORE_PIECES;
+    for (const kr_optimizer_piece *piece; (piece = kr_optimizer_next_piece(opt, &at));) {
+        const kr_optimizer_slot *slot = &opt->slots[at.slot];
+        const kr_tensor *w = slot->row->tensor;
+        void *to = kr_kept_at(w->data, w->dtype, piece->first);
+        if (piece->master)
+            kr_optimizer_convert(opt->ctx, w->dtype, to, slot->dtype, is_on ? piece->ema : piece->master, piece->count);
+        else kr_swap_floats(opt->ctx, to, piece->ema, kr_dtype_span(w->dtype, piece->count));
     }
     opt->ema_is_in = is_on;
+    kr_optimizer_gather(opt);
     return opt->ctx->status;
 }

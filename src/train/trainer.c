@@ -1,9 +1,11 @@
 /* trainer.c - making a training run: options, optimizer, schedule, carried states. */
-#include "train/trainer.h"
+#include "train/trainer_ranks.h"
 
 #include "base/sized.h"
+#include "comm/comm_impl.h"
 #include "io/file.h"
 #include "train/checkpoint_file.h"
+#include "train/optimizer_impl.h"
 
 #include <math.h>
 
@@ -71,6 +73,26 @@ static bool check_parts(kr_trainer *t)
            kr_require(ctx, o->steps > 0 || t->loader->options.n_epochs > 0, KR_ERR_ARG,
                       OP
                       ": steps = 0 means \"until the data ends\", but the loader repeats; set steps, or its n_epochs");
+}
+
+/* From here on creation is collective: an error of one rank is one of all. */
+static bool take_comm(kr_trainer *t)
+{
+    kr_comm *comm = t->o.comm;
+    if (!comm) return true;
+    if (!kr_require(t->ctx, comm->ctx == t->ctx, KR_ERR_STATE, OP ": the communicator belongs to another context"))
+        return false;
+    t->comm = comm;
+    t->rank = kr_comm_rank(comm);
+    t->ranks = kr_comm_size(comm);
+    return true;
+}
+
+static bool check_ranks(kr_trainer *t)
+{
+    return kr_require(t->ctx, t->o.accumulate % t->ranks == 0, KR_ERR_ARG,
+                      OP ": accumulate = %lld micro-batches cannot be dealt to %d ranks; make it a multiple of %d",
+                      (long long)t->o.accumulate, t->ranks, t->ranks);
 }
 
 static const char *copy_text(kr_trainer *t, const char *text)
@@ -142,9 +164,16 @@ static bool take_schedule(kr_trainer *t)
     return kr_blame(t->ctx, OP);
 }
 
+static bool make_results(kr_trainer *t)
+{
+    const size_t count = (size_t)t->o.accumulate;
+    if (count <= SIZE_MAX / sizeof *t->results) t->results = kr_arena_alloc(&t->arena, count * sizeof *t->results);
+    return kr_require(t->ctx, t->results, KR_ERR_NOMEM, OP ": no memory for the losses of %zu batches a step", count);
+}
+
 static bool make_optimizer(kr_trainer *t)
 {
-    t->optimizer = kr_optimizer_create(t->ctx, t->params, t->o.optimizer);
+    t->optimizer = kr_optimizer_create_shared(t->ctx, t->params, t->o.optimizer, t->comm);
     t->o.optimizer = NULL;
     return t->optimizer != NULL;
 }
@@ -154,12 +183,14 @@ static bool make_optimizer(kr_trainer *t)
 static bool build(kr_trainer *t, const kr_train_options *options)
 {
     kr_ctx *ctx = t->ctx;
-    if (!KR_TAKE(ctx, OP, kr_train_options, options, &t->o) || !check_numbers(ctx, &t->o) || !check_parts(t) ||
-        !copy_paths(t) || !take_schedule(t))
+    if (!KR_TAKE(ctx, OP, kr_train_options, options, &t->o) || !take_comm(t) || !check_numbers(ctx, &t->o) ||
+        !check_parts(t) || !check_ranks(t) || !copy_paths(t) || !take_schedule(t))
         return false;
     derive_intervals(t);
     t->net = kr_model_network(t->model);
     t->params = t->model ? kr_network_params(t->net) : t->o.params;
+    kr_grad_sums_init(&t->sums, ctx, t->params, 0);
+    if (!make_results(t)) return false;
     if (!(t->tape = kr_tape_create(ctx, KR_TAPE_GRAD)) || !make_optimizer(t)) return false;
     if (!t->loader->options.carry) return true;
     t->carried = kr_state_create(ctx, kr_network_layers(t->net), t->loader->options.batch);
@@ -181,7 +212,10 @@ kr_trainer *kr_trainer_create(kr_ctx *ctx, kr_model *model, kr_loader *loader, c
         .loss = none, .lr = none, .grad_norm = none, .eval_loss = none, .eval_accuracy = none, .best_loss = none
     };
     kr_arena_init(&t->arena, &ctx->memory, ARENA_BYTES);
-    if (build(t, options)) return t;
+    t->ranks = 1;
+    bool is_made = build(t, options);
+    if (t->ranks > 1) is_made = kr_ranks_meet(t, is_made);
+    if (is_made) return t;
     kr_trainer_destroy(t);
     return NULL;
 }
@@ -192,6 +226,9 @@ void kr_trainer_destroy(kr_trainer *t)
     kr_memory *memory = &t->ctx->memory;
     kr_state_destroy(t->carried);
     kr_state_destroy(t->moving);
+    kr_carry_free(t);
+    kr_ranks_free(t);
+    kr_grad_sums_deinit(&t->sums);
     kr_optimizer_destroy(t->optimizer);
     kr_tape_destroy(t->eval_tape);
     kr_tape_destroy(t->tape);

@@ -6,12 +6,19 @@
 #include "base/sized.h"
 #include "model/model_impl.h"
 #include "data/loader.h"
+#include "train/grad_sums.h"
 
 #include <krait/train.h>
 
 #include <string.h>
 
 KR_DECLARE_DEFAULTS(kr_lr_schedule);
+
+/* Of a micro-batch, or of a step. loss: the sum over scored positions. */
+typedef struct kr_batch_result {
+    int64_t scored, right, positions;
+    double loss;
+} kr_batch_result;
 
 struct kr_trainer {
     kr_ctx *ctx;
@@ -25,8 +32,24 @@ struct kr_trainer {
     kr_tape *tape;      /* of steps; empty between them */
     kr_tape *eval_tape; /* NULL before the first evaluation */
     kr_optimizer *optimizer;
-    kr_state *carried; /* final states of the last step's rows; NULL: the loader carries no state */
-    kr_state *moving;  /* the same within a step */
+    kr_grad_sums sums;        /* of steps with several micro-batches */
+    kr_batch_result *results; /* [accumulate], of the running step */
+
+    kr_comm *comm; /* NULL: one rank */
+    int rank, ranks;
+    bool has_entered;
+    int64_t posted; /* buckets of the running step, of ... */
+    int64_t ntickets;
+    kr_ticket *tickets;
+    void *exchange; /* this rank's results, then those of all */
+    size_t exchange_bytes;
+    double comm_seconds, wait_seconds; /* of comm, before the running step */
+    char *carry_in;                    /* carried states: received bytes, and those to send behind them */
+    size_t carry_bytes;                /* of one of the two */
+    kr_ticket carry_ticket;
+    bool has_taken, has_given; /* in the running step */
+    kr_state *carried;         /* final states of the last step's rows; NULL: the loader carries no state */
+    kr_state *moving;          /* the same within a step */
     kr_train_progress progress;
     int64_t saved_step;      /* that the folder has; -1: none of this run */
     int64_t placed_step;     /* that has a checkpoint; the same, or a save failed behind it */
@@ -100,15 +123,34 @@ static inline bool kr_loader_is_at_end(const kr_loader *loader)
 kr_loss_out kr_trainer_loss(const kr_trainer *t, kr_tape *tape, const kr_batch *batch, const kr_state *state,
                             kr_tensor **streams);
 
-/* Back-propagates a batch's loss, which scores n_scored things, as part of a step whose first that scores any scores
- * n_first. */
-bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_scored, int64_t n_first);
+/* A step's micro-batches have numbers m from 0. Which rows one has, and its random numbers, follow from the state at the
+ * beginning of the step and from m alone. */
+typedef struct kr_step_start {
+    kr_loader_position loader;
+    kr_random_position random;
+    int64_t n_left; /* batches until the loader's end; INT64_MAX: it repeats */
+} kr_step_start;
+
+kr_step_start kr_step_start_of(const kr_trainer *t);
+
+/* Before micro-batch m; m = options.accumulate: after the step. False if the loader has ended before it. */
+bool kr_trainer_place(kr_trainer *t, const kr_step_start *start, int64_t m);
+
+/* Back to the state before the step. */
+void kr_trainer_return(kr_trainer *t, const kr_step_start *start);
+
+/* The number of scored positions whose gradient has the weight 1 in a step's sum. A step of one micro-batch takes those that
+ * the micro-batch has; otherwise it is a constant, so that no micro-batch has to know the others. */
+int64_t kr_trainer_unit(const kr_trainer *t, int64_t n_scored);
+
+/* Back-propagates a micro-batch's loss, which scores n_scored positions. */
+bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_scored);
 
 /* ---- NaN and infinity ---- */
 
 /* Repeats a step that was not finite to find the origin of NaN or infinity, and replaces the context's error with that.
- * Weights, data position and random stream are those before the step, also afterwards. */
-void kr_trainer_diagnose(kr_trainer *t);
+ * Weights, data position and random stream are those before the step, also afterwards. True if the origin was found. */
+bool kr_trainer_diagnose(kr_trainer *t);
 
 /* Fails if a parameter is not finite. */
 bool kr_trainer_check_weights(const kr_trainer *t);
@@ -117,6 +159,10 @@ bool kr_trainer_check_weights(const kr_trainer *t);
 
 /* Fails if the folder has checkpoints and none was resumed from. */
 bool kr_trainer_take_folder(kr_trainer *t);
+
+/* At the beginning of a call: is its context without an error, and the folder the run's? Of several ranks, collective at the
+ * first call, and then on a rank that is not ready, for which the others wait in their own calls. */
+bool kr_trainer_enter(kr_trainer *t);
 
 /* Are all steps done? */
 bool kr_trainer_is_done(const kr_trainer *t);

@@ -1,5 +1,5 @@
 /* trainer_run.c - a run: steps, and after each the evaluation and the checkpoint that are due. */
-#include "train/trainer.h"
+#include "train/trainer_ranks.h"
 
 #include <math.h>
 
@@ -48,7 +48,10 @@ static bool finish_step(kr_trainer *t)
     if (t->told_step == t->progress.step) return true;
     t->told_step = t->progress.step;
     const kr_train_progress p = kr_trainer_progress(t);
-    if (!t->o.on_step || t->o.on_step(t->o.user, t, &p)) return !kr_ctx_failed(t->ctx);
+    bool stops = t->o.on_step && !t->o.on_step(t->o.user, t, &p);
+    if (t->ranks > 1 && t->o.on_step) /* one rank stops all of them */
+        stops = kr_comm_agree(t->comm) == KR_OK && kr_ranks_any(t, stops);
+    if (!stops) return !kr_ctx_failed(t->ctx);
     save(t, !kr_ctx_failed(t->ctx));
     return false;
 }
@@ -56,7 +59,7 @@ static bool finish_step(kr_trainer *t)
 kr_status kr_trainer_run(kr_trainer *t)
 {
     if (!t) return KR_ERR_ARG;
-    if (!kr_trainer_ready(t) || !kr_trainer_take_folder(t)) return t->ctx->status;
+    if (!kr_trainer_enter(t)) return t->ctx->status;
     while (finish_step(t) && kr_trainer_step(t) == KR_OK) continue;
     return t->ctx->status;
 }

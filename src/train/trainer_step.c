@@ -1,10 +1,11 @@
-/* trainer_step.c - one step: the losses of its batches, accumulated gradients, the optimizer.
+/* trainer_step.c - one step: the losses of its micro-batches, the sum of their gradients, the optimizer.
  *
- * Batch i of a step scores n_i positions with the mean loss L_i. The step is that of the mean over all of them,
- *   L = sum n_i L_i / sum n_i,   g = sum (n_i / n_0) g_i  n_0 / sum n_i,
- * with n_0 of the first batch that scores any: batches that score equally many are back-propagated from 1, as usual.
+ * Micro-batch m of a step scores n_m positions with the mean loss L_m. The step is that of the mean over all of them,
+ *   L = sum n_m L_m / sum n_m,   g = sum (n_m / u) g_m  u / sum n_m,
+ * with u = n_0 in a step of one micro-batch, and otherwise the positions of a full batch. Gradients are added as a binary
+ * tree (train/grad_sums.h), losses in the order of m.
  */
-#include "train/trainer.h"
+#include "train/trainer_ranks.h"
 
 #include "tape/tape_impl.h"
 #include "train/optimizer_impl.h"
@@ -76,101 +77,188 @@ kr_loss_out kr_trainer_loss(const kr_trainer *t, kr_tape *tape, const kr_batch *
     return check_loss(t, &out, state) ? out : (kr_loss_out){ 0 };
 }
 
-/* ---- a step ---- */
+/* ---- micro-batches ---- */
 
-/* Over the batches of a step. */
-typedef struct sums {
-    int64_t n_batches, n_positions, n_scored, n_right;
-    int64_t n_first; /* scored in the first batch that scores any */
-    double loss;     /* of all that is scored, added up */
-} sums;
+/* Streams of random numbers from one micro-batch to the next: more than one draws. */
+static const uint64_t streams_per_batch = 1 << 20;
 
-/* State that is restored if the step fails. */
-typedef struct step_start {
-    kr_loader_position loader;
-    kr_random_position random;
-} step_start;
-
-bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_scored, int64_t n_first)
+kr_step_start kr_step_start_of(const kr_trainer *t)
 {
-    if (n_scored == n_first) return kr_backward(t->tape, loss) == KR_OK;
-    const double weight = (double)n_scored / (double)n_first;
+    return (kr_step_start){ kr_loader_snapshot(t->loader), kr_random_position_of(t->ctx), kr_loader_left(t->loader) };
+}
+
+bool kr_trainer_place(kr_trainer *t, const kr_step_start *start, int64_t m)
+{
+    const kr_loader_position at = kr_loader_after(start->loader, m < start->n_left ? m : start->n_left);
+    kr_loader_return(t->loader, &at);
+    if (t->o.accumulate > 1)
+        kr_random_return(
+            t->ctx, (kr_random_position){ start->random.seed, start->random.stream + (uint64_t)m * streams_per_batch });
+    return m < start->n_left;
+}
+
+void kr_trainer_return(kr_trainer *t, const kr_step_start *start)
+{
+    kr_loader_return(t->loader, &start->loader);
+    kr_random_return(t->ctx, start->random);
+}
+
+int64_t kr_trainer_unit(const kr_trainer *t, int64_t n_scored)
+{
+    const kr_loader_options *o = &t->loader->options;
+    return t->o.accumulate == 1 ? n_scored : o->batch * (o->length > 0 ? o->length : 1);
+}
+
+bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_scored)
+{
+    const int64_t unit = kr_trainer_unit(t, n_scored);
+    if (n_scored == unit) return kr_backward(t->tape, loss) == KR_OK;
+    const double weight = (double)n_scored / (double)unit;
     kr_tensor *g_loss = kr_full(t->tape, kr_tensor_dtype(loss), kr_tensor_shape(loss), weight);
     return kr_backward_from(t->tape, 1, &loss, &g_loss) == KR_OK;
 }
 
-/* Adds one batch's gradients; false at the loader's end, or after an error. */
-static bool take_batch(kr_trainer *t, sums *s)
+/* Of this rank. */
+static bool is_last(const kr_trainer *t, int64_t m)
+{
+    return m == kr_rank_first(t, t->rank + 1, t->o.accumulate) - 1;
+}
+
+/* Loss and gradients of micro-batch m; nothing behind the loader's end. */
+static bool run_batch(kr_trainer *t, const kr_step_start *start, int64_t m)
 {
     kr_batch batch;
+    t->results[m] = (kr_batch_result){ 0 };
     kr_tape_reset(t->tape);
+    const kr_state *state = m == 0 ? t->carried : t->moving;
+    if (!kr_trainer_place(t, start, m)) {
+        if (t->carried && t->ranks > 1 && is_last(t, m)) kr_carry_give(t, state);
+        return true;
+    }
     if (kr_loader_next(t->tape, t->loader, &batch) != KR_OK) return false;
-    const kr_state *state = s->n_batches == 0 ? t->carried : t->moving;
     const kr_loss_out out = kr_trainer_loss(t, t->tape, &batch, state, NULL);
     if (!out.loss) return false;
     const double loss = kr_item(out.loss);
     if (!kr_require(t->ctx, isfinite(loss), KR_ERR_NUMERIC, OP ": the loss is %g", loss)) return false;
     const int64_t n = out.scores.scored;
-    if (n > 0 && s->n_first == 0) s->n_first = n;
-    if (n > 0 && !kr_trainer_back_propagate(t, out.loss, n, s->n_first)) return false;
-    if (t->moving && kr_state_copy(t->moving, out.state) != KR_OK) return false;
-    s->n_batches++;
-    s->n_positions += batch.n_positions;
-    s->n_scored += n;
-    s->n_right += out.scores.right;
-    s->loss += (double)n * loss;
+    if (t->carried && t->ranks > 1 && is_last(t, m)) kr_carry_give(t, out.state);
+    if (n > 0 && !kr_trainer_back_propagate(t, out.loss, n)) return false;
+    t->results[m] = (kr_batch_result){
+        .scored = n, .right = out.scores.right, .positions = batch.n_positions, .loss = (double)n * loss
+    };
+    return !t->moving || kr_state_copy(t->moving, out.state) == KR_OK;
+}
+
+/* The micro-batches of this rank, added up. Sums of several ranks begin during the last one. */
+static bool run_batches(kr_trainer *t, const kr_step_start *start)
+{
+    const int64_t first = kr_rank_first(t, t->rank, t->o.accumulate);
+    if (t->carried && t->ranks > 1 && !kr_carry_take(t)) return false;
+    for (int64_t m = first; m == first || !is_last(t, m - 1); m++) {
+        const bool is_posted = t->ranks > 1 && is_last(t, m);
+        if (!kr_grad_sums_open(&t->sums)) return false;
+        if (is_posted) kr_ranks_post_at_fences(t, true);
+        const bool is_run = run_batch(t, start, m);
+        if (is_posted) kr_ranks_post_at_fences(t, false);
+        if (!is_run || (!is_posted && !kr_grad_sums_finish_all(&t->sums))) return false;
+    }
     return true;
 }
 
-/* Without scored positions there is no gradient: no weight changes, but the step counts. */
-static bool move_weights(kr_trainer *t, const sums *s, double lr)
+/* Losses and gradients of all micro-batches. */
+static bool differentiate(kr_trainer *t, const kr_step_start *start)
 {
-    return s->n_scored == 0 || kr_optimizer_step(t->optimizer, lr, (double)s->n_first / (double)s->n_scored) == KR_OK;
+    bool is_done = true;
+    if (t->o.accumulate == 1) {
+        if (t->optimizer->options.keep_grad) kr_params_zero_grad(t->params);
+        is_done = run_batch(t, start, 0);
+    } else {
+        is_done = kr_grad_sums_begin(&t->sums, t->o.accumulate / t->ranks);
+        if (t->ranks > 1) is_done = kr_ranks_begin(t, is_done);
+        if (!is_done) return false;
+        is_done = run_batches(t, start);
+        if (t->ranks > 1) is_done = kr_ranks_sum(t);
+    }
+    kr_tape_reset(t->tape);
+    kr_trainer_place(t, start, t->o.accumulate);
+    return is_done;
 }
 
-static void go_back(kr_trainer *t, const step_start *begin)
+/* ---- a step ---- */
+
+/* Over all micro-batches of a step, in their order. */
+static kr_batch_result sum_of(const kr_trainer *t)
+{
+    kr_batch_result sum = { 0 };
+    for (int64_t m = 0; m < t->o.accumulate; m++) {
+        const kr_batch_result *r = &t->results[m];
+        sum.scored += r->scored;
+        sum.right += r->right;
+        sum.positions += r->positions;
+        sum.loss += r->loss;
+    }
+    return sum;
+}
+
+/* Without scored positions there is no gradient: no weight changes, but the step counts. */
+static bool move_weights(kr_trainer *t, int64_t n_scored, double lr)
+{
+    kr_optimizer *opt = t->optimizer;
+    if (n_scored == 0) return true;
+    if (t->o.accumulate > 1) {
+        kr_grad_sums_end(&t->sums, opt->options.keep_grad);
+        opt->sums = &t->sums;
+    }
+    const kr_status status = kr_optimizer_step(opt, lr, (double)kr_trainer_unit(t, n_scored) / (double)n_scored);
+    opt->sums = NULL;
+    return status == KR_OK;
+}
+
+/* All as it was before the step, on all ranks; numbers that are not finite are searched for. */
+static void undo(kr_trainer *t, const kr_step_start *start)
 {
     const kr_held_error held = kr_hold_error(t->ctx);
-    kr_loader_return(t->loader, &begin->loader);
-    kr_random_return(t->ctx, begin->random);
+    kr_trainer_return(t, start);
     kr_params_zero_grad(t->params);
     kr_tape_reset(t->tape);
     kr_return_error(t->ctx, &held);
+    const bool has_found = t->ctx->status == KR_ERR_NUMERIC && kr_trainer_diagnose(t);
+    if (t->ranks > 1) kr_ranks_tell(t, has_found);
 }
 
-static void note(kr_trainer *t, const sums *s, double lr)
+static void note(kr_trainer *t, const kr_batch_result *sum, double lr)
 {
     kr_train_progress *p = &t->progress;
     p->step++;
-    p->n_positions += s->n_positions;
-    p->loss = s->n_scored > 0 ? s->loss / (double)s->n_scored : 0;
-    p->n_scored = s->n_scored;
-    p->n_right = s->n_right;
+    p->n_positions += sum->positions;
+    p->loss = sum->scored > 0 ? sum->loss / (double)sum->scored : 0;
+    p->n_scored = sum->scored;
+    p->n_right = sum->right;
     p->lr = lr;
-    p->grad_norm = s->n_scored > 0 ? kr_optimizer_grad_norm(t->optimizer) : 0;
+    p->grad_norm = sum->scored > 0 ? kr_optimizer_grad_norm(t->optimizer) : 0;
     p->is_evaluated = p->is_saved = false;
 }
 
 kr_status kr_trainer_step(kr_trainer *t)
 {
     if (!t) return KR_ERR_ARG;
-    if (!kr_trainer_ready(t)) return t->ctx->status;
-    if (kr_trainer_is_done(t)) return KR_END;
-    if (!kr_trainer_take_folder(t)) return t->ctx->status;
-    const step_start begin = { kr_loader_snapshot(t->loader), kr_random_position_of(t->ctx) };
+    if (kr_trainer_ready(t) && kr_trainer_is_done(t)) return KR_END;
+    if (!kr_trainer_enter(t)) return t->ctx->status;
+    const kr_step_start start = kr_step_start_of(t);
     const double lr = kr_lr_at(&t->schedule, t->progress.step + 1);
-    sums s = { 0 };
-    if (t->optimizer->options.keep_grad) kr_params_zero_grad(t->params);
-    while (s.n_batches < t->o.accumulate && take_batch(t, &s)) continue;
-    if (kr_ctx_failed(t->ctx) || s.n_batches == 0 || !move_weights(t, &s, lr)) {
-        go_back(t, &begin);
-        if (t->ctx->status == KR_ERR_NUMERIC) kr_trainer_diagnose(t);
-        return kr_ctx_failed(t->ctx) ? t->ctx->status : KR_END;
+    kr_batch_result sum = { 0 };
+    bool is_done = differentiate(t, &start);
+    if (is_done) {
+        sum = sum_of(t);
+        is_done = move_weights(t, sum.scored, lr) && (t->ranks == 1 || !t->carried || kr_carry_share(t));
     }
-    kr_tape_reset(t->tape);
+    if (!is_done) {
+        undo(t, &start);
+        return t->ctx->status;
+    }
     kr_state *spare = t->carried;
     t->carried = t->moving;
     t->moving = spare;
-    note(t, &s, lr);
+    note(t, &sum, lr);
     return KR_OK;
 }

@@ -7,6 +7,7 @@
 
 #include <krait/experimental/check.h>
 #include <krait/experimental/json.h>
+#include <krait/experimental/train_plan.h>
 
 #define KR_SIZED(id, type) KR_DECLARE_DEFAULTS(type);
 #include "base/structs.def"
@@ -386,6 +387,14 @@ static bool take_check_options(void *o)
     return kr_check_run(ctx, options, NULL) == KR_OK;
 }
 
+static bool take_plan_options(void *o)
+{
+    kr_plan plan;
+    if (kr_plan_make(ctx, kr_model_config_of(model), o, &plan) != KR_OK) return false;
+    snprintf(text, sizeof text, "%a %a", plan.step, plan.memory_bytes);
+    return true;
+}
+
 static bool take_layer_config(void *o)
 {
     const kr_mamba1_config block = plain_block();
@@ -567,6 +576,7 @@ static const sized structs[] = {
     ROW(ROW_OPTIONS, row_options, constrain_user),
     ROW(BLOCK_KIND_INFO, block_kind_info, user),
     ROW(RAW_OPTIONS, raw_options, precision),
+    ROW(PLAN_OPTIONS, plan_options, slow_factors),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 

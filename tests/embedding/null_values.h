@@ -27,6 +27,7 @@ static struct {
     kr_row *row;
     kr_snapshot *snapshot;
     kr_layer *layer;
+    kr_comm *comm;
     kr_tensor_file *file;
     kr_tensor_writer *writer;
 } made;
@@ -140,6 +141,10 @@ static inline const kr_row_event **v_kr_row_event_list(void)
 static inline kr_layer *v_kr_layer(void)
 {
     return made.layer;
+}
+static inline kr_comm *v_kr_comm(void)
+{
+    return made.comm;
 }
 static inline kr_tensor_file *v_kr_tensor_file(void)
 {
@@ -292,11 +297,13 @@ static inline void make_values(void)
     made.tape = kr_tape_create(made.ctx, KR_TAPE_GRAD);
     make_model();
     make_text();
+    made.comm = kr_comm_create(made.ctx, NULL);
     CHECK_OK(made.ctx);
 }
 
 static inline void destroy_values(void)
 {
+    kr_comm_destroy(made.comm);
     kr_snapshot_destroy(made.snapshot);
     kr_row_batch_destroy(made.batch);
     kr_generation_destroy(made.generation);

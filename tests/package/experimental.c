@@ -2,6 +2,7 @@
 #include <krait/experimental/check.h>
 #include <krait/experimental/json.h>
 #include <krait/experimental/testing.h>
+#include <krait/experimental/train_plan.h>
 
 #include <stdio.h>
 
@@ -15,6 +16,9 @@ int main(void)
     kr_tensor *none = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(4));
     printf("%s, ", none ? "memory" : kr_status_name(kr_ctx_status(ctx)));
     kr_ctx_clear(ctx);
+    kr_plan_options plan;
+    kr_plan_options_init(&plan);
+    printf("%lld ranks, ", (long long)plan.ranks);
     kr_check_options options;
     kr_check_options_init(&options);
     options.isa = "none";

@@ -603,7 +603,7 @@ TEST(optimizer_bytes_are_exact)
                     (adamw - has_ema) * rounded_up(4 * 36) + has_ema * (rounded_up(4 * 288) + rounded_up(4 * 36));
         CHECK(kr_optimizer_bytes(opt) == want, "row %zu: %zu bytes, not %zu", i, kr_optimizer_bytes(opt), want);
         const size_t made = live_bytes();
-        CHECK(made - before == want + opt->work_bytes + sizeof *opt + 64 + 4096, "row %zu: %zu bytes besides the state",
+        CHECK(made - before == want + opt->work_bytes + sizeof *opt + 64 + 8192, "row %zu: %zu bytes besides the state",
               i, made - before - want);
         optimizing_give_all(ctx, params, 1, NULL);
         const kr_memory_stats given = kr_ctx_memory(ctx);

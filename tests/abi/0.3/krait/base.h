@@ -148,7 +148,10 @@ typedef enum kr_struct_id {
     KR_STRUCT_ROW_BATCH_OPTIONS = 35,
     KR_STRUCT_ROW_OPTIONS = 36,
     KR_STRUCT_BLOCK_KIND_INFO = 37,
-    KR_STRUCT_RAW_OPTIONS = 38
+    KR_STRUCT_RAW_OPTIONS = 38,
+    KR_STRUCT_COMM_OPTIONS = 39,
+    KR_STRUCT_COMM_CALL = 40,
+    KR_STRUCT_PLAN_OPTIONS = 41
 } kr_struct_id;
 
 /* Sets `size` bytes at `object` to the defaults of a struct; the macros above call it. An id unknown to this library

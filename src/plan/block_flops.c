@@ -1,5 +1,5 @@
 /* block_flops.c - one count for each family, t = b s tokens. */
-#include "bench/block_flops.h"
+#include "plan/block_flops.h"
 
 /* u W for t rows: 2 t k n. */
 static double product(int64_t nt, int64_t nk, int64_t nn)
@@ -24,7 +24,7 @@ static double core(int64_t ns, int64_t nl, int64_t nm, int64_t nh, int64_t np, i
 
 /*   in_proj 2 t d 2i,  conv 2 t k i,  x_proj 2 t i (x + 2r),  dt_proj 2 t x i,  out_proj 2 t i d
  *   scan    6 t i r: decay times state, plus dt x times B (two products), plus C times state into the sum */
-double mamba1_flops(const kr_mamba1_config *c, int64_t nb, int64_t ns)
+double kr_mamba1_flops(const kr_mamba1_config *c, int64_t nb, int64_t ns)
 {
     const int64_t nt = nb * ns, nd = c->d_model, nr = c->state_rank;
     const int64_t ni = c->d_inner ? c->d_inner : c->expand * nd;
@@ -34,7 +34,7 @@ double mamba1_flops(const kr_mamba1_config *c, int64_t nb, int64_t ns)
 }
 
 /*   in_proj 2 t d (2i + 2 g r + h),  conv 2 t k (d_ssm + 2 g r),  core with scores for each group,  out_proj 2 t i d */
-double mamba2_flops(const kr_mamba2_config *c, int64_t nb, int64_t ns)
+double kr_mamba2_flops(const kr_mamba2_config *c, int64_t nb, int64_t ns)
 {
     const int64_t nt = nb * ns, nd = c->d_model, ni = c->expand * nd, np = c->per_head_dim;
     const int64_t nssm = c->d_ssm ? c->d_ssm : ni, nh = nssm / np, ngr = c->n_groups * c->state_rank;
@@ -54,7 +54,7 @@ static int64_t rotate_channels(const kr_mamba3_config *c, int64_t nh)
 
 /* in_proj 2 t d (2i + 2 m g r + 3h + rotation),  out_proj 2 t i d
  *   core with scores for each head, since bias and rotation are per head; twice with the double pathway */
-double mamba3_flops(const kr_mamba3_config *c, int64_t nb, int64_t ns)
+double kr_mamba3_flops(const kr_mamba3_config *c, int64_t nb, int64_t ns)
 {
     const int64_t nt = nb * ns, nd = c->d_model, ni = c->expand * nd, np = c->per_head_dim, nh = ni / np;
     const int64_t nm = c->is_mimo ? c->mimo_rank : 1, nr = c->state_rank;

@@ -1,0 +1,289 @@
+/* trainer_ranks.c - a step of several ranks: sums of gradients during the backward pass, results, errors.
+ *
+ * Rank r of R computes micro-batches r M/R to (r + 1) M/R - 1, a subtree of the step's sum if M/R is a power of two. In the
+ * backward pass of the last of them, buckets of gradients are posted as soon as they are final, in their order on all ranks.
+ * A rank that fails posts the buckets that it has not computed, too; they are not used, since all ranks then exchange whether
+ * they have failed. So the communicator can be used after errors of a rank, and the step is undone on all of them.
+ */
+#include "train/trainer_ranks.h"
+
+#include "base/hash.h"
+#include "comm/comm_impl.h"
+#include "nn/params_impl.h"
+#include "tape/tape_impl.h"
+#include "train/optimizer_impl.h"
+
+#include <string.h>
+
+#define OP "trainer"
+
+/* ---- the same run on all ranks ---- */
+
+enum { N_PRINTS = 4, N_SAMPLES = 64 };
+
+typedef struct fingerprints {
+    uint64_t is_made, prints[N_PRINTS];
+} fingerprints;
+
+static uint64_t hash_options(const kr_trainer *t)
+{
+    const kr_optimizer_options *o = &t->optimizer->options;
+    const kr_loader_options *l = &t->loader->options;
+    const int64_t numbers[] = { t->o.accumulate,
+                                t->o.loss,
+                                t->o.loss_fn != NULL,
+                                t->o.steps,
+                                t->o.eval_every,
+                                t->o.save_every,
+                                t->o.validation != NULL,
+                                t->o.eval_batches,
+                                (int64_t)t->ctx->seed,
+                                (int64_t)t->ctx->stream,
+                                l->batch,
+                                l->length,
+                                l->carry,
+                                (int64_t)l->seed,
+                                l->shuffle,
+                                l->pack,
+                                l->n_epochs,
+                                (int64_t)t->schedule.kind,
+                                t->schedule.total_steps,
+                                t->schedule.warmup_steps,
+                                (int64_t)o->kind,
+                                o->decay_all,
+                                o->muon_steps,
+                                o->keep_grad,
+                                t->o.folder != NULL };
+    const double reals[] = {
+        t->schedule.max_lr, t->schedule.min_lr,  o->beta1,      o->beta2,     o->eps,       o->weight_decay,
+        o->momentum,        o->clip_norm,        o->clip_value, o->ema_decay, t->o.dropout, t->o.huber_delta,
+        t->o.quantile,      t->o.label_smoothing
+    };
+    return kr_hash_bytes(kr_hash_bytes(KR_HASH_BEGIN, numbers, sizeof numbers), reals, sizeof reals);
+}
+
+/* Sizes, and values at positions through all of the data. */
+static bool hash_data(const kr_trainer *t, uint64_t *hash)
+{
+    const kr_source *s = t->loader->source;
+    const kr_source_info *info = &s->info;
+    const size_t floats = (size_t)(info->n_features + info->n_targets);
+    const int64_t last = info->count - 1;
+    const int64_t sizes[] = { info->count, info->n_ids, t->loader->count, t->loader->steps, t->loader->from };
+    *hash = kr_hash_bytes(KR_HASH_BEGIN, sizes, sizeof sizes);
+    float *x = kr_memory_alloc(&t->ctx->memory, (floats + 1) * sizeof *x);
+    if (!x) return kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory to compare the data of the ranks");
+    bool ok = true;
+    for (int i = 0; ok && i < N_SAMPLES; i++) {
+        int32_t id = 0, label = 0;
+        bool is_filled = false;
+        memset(x, 0, (floats + 1) * sizeof *x);
+        const kr_positions at = { .ids = info->n_ids ? &id : NULL,
+                                  .x = info->n_features ? x : NULL,
+                                  .labels = info->n_classes && !info->predict_next ? &label : NULL,
+                                  .targets = info->n_targets && !info->predict_next ? x + info->n_features : NULL,
+                                  .is_filled = info->predict_next ? &is_filled : NULL };
+        ok = s->kind->read(s, last / (N_SAMPLES - 1) * i + last % (N_SAMPLES - 1) * i / (N_SAMPLES - 1), 1, &at);
+        *hash = kr_hash_bytes(kr_hash_word(*hash, (uint64_t)id ^ (uint64_t)label << 32), x, floats * sizeof *x);
+    }
+    kr_memory_free(&t->ctx->memory, x, (floats + 1) * sizeof *x);
+    return ok;
+}
+
+static bool print_all(const kr_trainer *t, fingerprints *f)
+{
+    const char *matmul = kr_ctx_kernel(t->ctx, "matmul"), *ssd = kr_ctx_kernel(t->ctx, "ssd");
+    f->prints[0] = kr_params_values_hash(t->params);
+    f->prints[2] = hash_options(t);
+    f->prints[3] = kr_hash_text(kr_hash_text(KR_HASH_BEGIN, matmul ? matmul : ""), ssd ? ssd : "");
+    return hash_data(t, &f->prints[1]);
+}
+
+static bool compare(kr_trainer *t, const fingerprints *all)
+{
+    static const char *const names[N_PRINTS] = { "another model or other weights", "another data set",
+                                                 "other training options", "other kernels" };
+    static const char *const remedies[N_PRINTS] = { "create or load the same model everywhere",
+                                                    "give all ranks the same files", "start all ranks alike",
+                                                    "let them use one instruction set (--isa), or the same devices" };
+    for (int k = 0; k < N_PRINTS; k++)
+        for (int r = 1; r < t->ranks; r++)
+            if (all[r].prints[k] != all[0].prints[k])
+                return kr_fail(t->ctx, KR_ERR_STATE, OP ": rank %d of %d has %s than rank 0; %s", r, t->ranks, names[k],
+                               remedies[k]);
+    return true;
+}
+
+bool kr_ranks_meet(kr_trainer *t, bool is_made)
+{
+    fingerprints own = { .is_made = is_made };
+    if (is_made) own.is_made = is_made = print_all(t, &own);
+    if (kr_comm_agree(t->comm) != KR_OK || !is_made) return false;
+    kr_memory *memory = &t->ctx->memory;
+    const size_t bytes = (size_t)t->ranks * sizeof own;
+    fingerprints *all = kr_memory_alloc(memory, bytes);
+    if (!all) kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for the fingerprints of %d ranks", t->ranks);
+    const bool is_same = kr_comm_gather(t->comm, &own, all, sizeof own) == KR_OK && compare(t, all);
+    kr_memory_free(memory, all, bytes);
+    return is_same;
+}
+
+/* ---- memory of a step ---- */
+
+static size_t exchange_bytes(const kr_trainer *t)
+{
+    const size_t n = (size_t)(t->o.accumulate / t->ranks) * sizeof(kr_batch_result) + (size_t)t->sums.nrows + 1;
+    return (n + 7) / 8 * 8;
+}
+
+void kr_ranks_free(kr_trainer *t)
+{
+    kr_memory *memory = &t->ctx->memory;
+    if (t->tickets) kr_memory_free(memory, t->tickets, (size_t)t->ntickets * sizeof *t->tickets);
+    if (t->exchange) kr_memory_free(memory, t->exchange, t->exchange_bytes);
+    t->tickets = NULL;
+    t->exchange = NULL;
+}
+
+static bool allocate(kr_trainer *t)
+{
+    const size_t bytes = exchange_bytes(t) * (size_t)(t->ranks + 1);
+    if (t->ntickets == t->sums.nbuckets && t->exchange_bytes == bytes && t->tickets && t->exchange) return true;
+    kr_ranks_free(t);
+    t->ntickets = t->sums.nbuckets;
+    t->exchange_bytes = bytes;
+    t->tickets = kr_memory_alloc(&t->ctx->memory, (size_t)t->ntickets * sizeof *t->tickets);
+    t->exchange = kr_memory_alloc(&t->ctx->memory, bytes);
+    if (t->tickets && t->exchange) return true;
+    kr_ranks_free(t);
+    return kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for the results of %d ranks", t->ranks);
+}
+
+bool kr_ranks_begin(kr_trainer *t, bool is_ready)
+{
+    const kr_comm_info info = kr_comm_info_of(t->comm);
+    if (is_ready && allocate(t) && t->carried) kr_carry_begin(t);
+    t->posted = 0;
+    t->comm_seconds = info.seconds;
+    t->wait_seconds = info.wait_seconds;
+    return kr_comm_agree(t->comm) == KR_OK;
+}
+
+/* ---- sums of gradients ---- */
+
+/* The next bucket, as it is. */
+static bool post(kr_trainer *t)
+{
+    kr_memory *memory = &t->ctx->memory;
+    const kr_grad_sums *g = &t->sums;
+    const kr_grad_bucket *bucket = &g->buckets[t->posted];
+    int64_t most = 0, n = 0;
+    for (int64_t i = bucket->row; i > bucket->row_end; i--) most += kr_optimizer_shares_of(t->optimizer, i, 0, NULL);
+    kr_comm_share *shares = kr_memory_alloc(memory, (size_t)(most + 1) * sizeof *shares);
+    if (!shares) kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for a list of %lld pieces", (long long)most);
+    for (int64_t i = bucket->row; shares && i > bucket->row_end; i--)
+        if (g->rows[i].param) n += kr_optimizer_shares_of(t->optimizer, i, g->rows[i].at - bucket->first, shares + n);
+    t->tickets[t->posted++] =
+        kr_comm_begin_sum_shares(t->comm, kr_grad_sums_bucket(g, bucket), shares, n, bucket->dtype);
+    if (shares) kr_memory_free(memory, shares, (size_t)(most + 1) * sizeof *shares);
+    return !kr_ctx_failed(t->ctx);
+}
+
+static bool is_final(const kr_trainer *t, const kr_grad_bucket *bucket, int64_t fence)
+{
+    for (int64_t i = bucket->row; i > bucket->row_end; i--)
+        if (t->sums.rows[i].param && !kr_grad_is_final(t->sums.rows[i].param, fence)) return false;
+    return true;
+}
+
+static void post_final(void *user, int64_t fence)
+{
+    kr_trainer *t = user;
+    while (!kr_ctx_failed(t->ctx) && t->posted < t->sums.nbuckets && is_final(t, &t->sums.buckets[t->posted], fence) &&
+           kr_grad_sums_finish(&t->sums, &t->sums.buckets[t->posted]) && post(t))
+        continue;
+}
+
+void kr_ranks_post_at_fences(kr_trainer *t, bool is_on)
+{
+    kr_tape_set_fences(t->tape, is_on ? post_final : NULL, t);
+}
+
+/* What is left to post, finished or not, and the end of all sums. */
+static void end_sums(kr_trainer *t, kr_held_error *held)
+{
+    while (t->posted < t->sums.nbuckets) {
+        if (held->status == KR_OK && !kr_grad_sums_finish(&t->sums, &t->sums.buckets[t->posted]))
+            *held = kr_hold_error(t->ctx);
+        if (!post(t)) break;
+    }
+    for (int64_t b = 0; b < t->posted; b++) kr_comm_end(t->comm, t->tickets[b]);
+    kr_grad_sums_close(&t->sums);
+}
+
+/* ---- results ---- */
+
+static bool exchange(kr_trainer *t, bool has_failed, bool *has_any_failed)
+{
+    const int64_t count = t->o.accumulate / t->ranks, first = kr_rank_first(t, t->rank, t->o.accumulate);
+    const size_t each = exchange_bytes(t), results = (size_t)count * sizeof(kr_batch_result);
+    char *own = t->exchange, *all = own + each;
+    memset(own, 0, each);
+    memcpy(own, t->results + first, results);
+    for (int64_t i = 0; i < t->sums.nrows; i++) own[results + (size_t)i] = t->sums.rows[i].is_reached;
+    own[results + (size_t)t->sums.nrows] = has_failed;
+    if (kr_comm_gather(t->comm, own, all, each) != KR_OK) return false;
+    *has_any_failed = false;
+    for (int r = 0; r < t->ranks; r++) {
+        const char *from = all + (size_t)r * each;
+        memcpy(t->results + count * r, from, results);
+        for (int64_t i = 0; i < t->sums.nrows; i++)
+            if (from[results + (size_t)i]) t->sums.rows[i].is_reached = true;
+        if (from[results + (size_t)t->sums.nrows]) *has_any_failed = true;
+    }
+    return true;
+}
+
+bool kr_ranks_sum(kr_trainer *t)
+{
+    kr_held_error held = kr_hold_error(t->ctx);
+    bool has_any_failed = true;
+    if (t->carried) kr_carry_end(t);
+    end_sums(t, &held);
+    if (!kr_ctx_failed(t->ctx)) exchange(t, held.status != KR_OK, &has_any_failed);
+    kr_return_error(t->ctx, &held);
+    return !has_any_failed;
+}
+
+bool kr_ranks_gather_results(kr_trainer *t, kr_batch_result *results, int64_t count)
+{
+    enum { WORDS = sizeof(kr_batch_result) / 8 };
+    _Static_assert(sizeof(kr_batch_result) % 8 == 0, "results are moved as words");
+    kr_memory *memory = &t->ctx->memory;
+    kr_comm_share *shares = kr_memory_alloc(memory, (size_t)t->ranks * sizeof *shares);
+    if (!shares) kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for the results of %d ranks", t->ranks);
+    for (int r = 0; shares && r < t->ranks; r++) {
+        const int64_t first = kr_rank_first(t, r, count), end = kr_rank_first(t, r + 1, count);
+        shares[r] = (kr_comm_share){ WORDS * first, WORDS * (end - first), r, 0 };
+    }
+    kr_comm_gather_shares(t->comm, results, shares, shares ? t->ranks : 0, KR_DTYPE_I64);
+    if (shares) kr_memory_free(memory, shares, (size_t)t->ranks * sizeof *shares);
+    return !kr_ctx_failed(t->ctx);
+}
+
+/* ---- errors and wishes ---- */
+
+bool kr_ranks_any(kr_trainer *t, bool is_wanted)
+{
+    double count = is_wanted;
+    return kr_comm_sum(t->comm, &count, 1, KR_DTYPE_F64) == KR_OK && count > 0;
+}
+
+void kr_ranks_tell(kr_trainer *t, bool has_found)
+{
+    const kr_held_error held = kr_hold_error(t->ctx);
+    const bool is_found = kr_ranks_any(t, has_found);
+    if (kr_ctx_failed(t->ctx)) return; /* a rank has gone, or the connection to it */
+    if (has_found || !is_found) kr_return_error(t->ctx, &held);
+    kr_comm_agree(t->comm);
+}
