@@ -19,7 +19,7 @@
 typedef struct krpy_module {
     PyObject *errors[KRPY_STATUSES]; /* exception class of each kr_status; [KR_OK] is the base class */
     PyTypeObject *context, *array, *tape, *params, *model, *state, *tokenizer, *batch, *block;
-    PyTypeObject *source, *loader, *trainer, *scorer;
+    PyTypeObject *source, *loader, *trainer, *scorer, *op_call;
     struct krpy_raw *raw; /* of raw.c */
     bool is_testing;      /* KR_PYTHON_TESTING was set: Context._fail_allocation works */
 } krpy_module;
@@ -85,6 +85,13 @@ void krpy_discard(krpy_context *c, krpy_handle *handle);
 krpy_context *krpy_context_of(krpy_module *module, PyObject *object);
 
 extern PyType_Spec krpy_context_spec;
+
+/* ---- devices in plug-ins: device_plugin.c ---- */
+
+/* If the device (NULL: KR_DEVICE) is "cuda", loads the plug-in that has it, if it is installed. False with an exception. */
+bool krpy_load_cuda(const char *device);
+
+PyObject *krpy_load_device(PyObject *module, PyObject *path);
 
 /* ---- arrays: array_type.c, dlpack.c ---- */
 
