@@ -49,8 +49,13 @@ typedef struct kr_world {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t posted, ended;
-    kr_job *first, *last;         /* waiting for the thread */
-    bool is_open, stops;          /* the engine has met the others; the thread has to end */
+    kr_job *first, *last;           /* waiting for the thread */
+    bool is_open, is_closed, stops; /* the engine has met the others; the thread has to end */
+    struct {
+        void *p;
+        size_t bytes;
+        bool is_waiting, is_free;
+    } memory;                     /* what the thread asks of the caller's side, which alone calls the allocator */
     bool is_failing;              /* this rank has failed: the thread has to tell the others ... */
     char failure[KR_ENGINE_TEXT]; /* ... this */
     bool is_broken;
@@ -66,7 +71,7 @@ typedef struct kr_world {
     int nmoves_most;
     char *scratch; /* slots of sums, and headers */
     size_t scratch_bytes;
-    void **slots;
+    void **slots; /* [2 ranks] */
 } kr_world;
 
 struct kr_comm {
@@ -74,6 +79,7 @@ struct kr_comm {
     kr_world *world;
     int rank, ranks, local_rank, local_ranks;
     int *members; /* [ranks]: their ranks in the world */
+    int per_host; /* ranks of each host, a power of two, numbered host by host; 0: there is one host, or hosts differ */
     uint64_t id;
     int64_t nsplits, ncalls; /* ncalls: collective calls, of the thread */
     kr_ticket last_ticket;
@@ -82,7 +88,14 @@ struct kr_comm {
     char text[256];
 };
 
+/* Not 0: communicators take so many ranks, in order, for those of one host. Test programs may set it before they create any. */
+extern int kr_ranks_per_host_of_tests;
+
 /* ---- comm_thread.c ---- */
+
+/* Memory for the engine while the world opens and closes. */
+void *kr_world_alloc(void *world, size_t bytes);
+void kr_world_free(void *world, void *p, size_t bytes);
 
 /* Starts the thread, which opens the engine, and waits for it. False after an error. */
 bool kr_world_open(kr_world *world);
