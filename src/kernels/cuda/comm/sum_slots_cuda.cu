@@ -46,7 +46,7 @@ template <typename T>
 static cudaError_t sum_slots(const void *slots, size_t stride, int nslots, int64_t n, void *y, cudaStream_t stream)
 {
     const int64_t ctas = (n + THREADS - 1) / THREADS;
-    const unsigned grid = (unsigned)(ctas < CTAS_MOST ? ctas : CTAS_MOST);
+    const unsigned grid = (unsigned)(ctas < CTAS_MOST ? ctas : (int64_t)CTAS_MOST);
     const T *x = (const T *)slots;
     if (nslots < 16) sum_slots_kernel<T, 4><<<grid, THREADS, 0, stream>>>(x, (int64_t)stride, nslots, n, (T *)y);
     else sum_slots_kernel<T, 14><<<grid, THREADS, 0, stream>>>(x, (int64_t)stride, nslots, n, (T *)y);
