@@ -62,7 +62,9 @@ static bool find_engine(kr_world *world, const char *name, const kr_launch *laun
     if (strcmp(name, "self") == 0) world->engine = kr_engine_self();
     else if (strcmp(name, "tcp") == 0) world->engine = kr_engine_tcp();
     else if (strcmp(name, "mpi") == 0) world->engine = kr_engine_load(ctx, name, &world->library);
-    else kr_fail(ctx, KR_ERR_ARG, "%s: the engine is \"%.60s\", but must be \"self\", \"tcp\", \"mpi\" or \"nccl\"", op, name);
+    else
+        kr_fail(ctx, KR_ERR_ARG, "%s: the engine is \"%.60s\", but must be \"self\", \"tcp\", \"mpi\" or \"nccl\"", op,
+                name);
     if (!world->engine || strcmp(name, "tcp") != 0) return world->engine != NULL;
     return kr_require(ctx, launch->ranks > 0, KR_ERR_ARG,
                       "%s: engine tcp does not know its ranks; start the program by krait launch, or set options.rank, "
@@ -153,8 +155,8 @@ static void describe(kr_comm *comm)
     comm->per_host = count_per_host(comm);
     if (sharing > 1) snprintf(share, sizeof share, " shared by %d ranks", sharing);
     snprintf(comm->text, sizeof comm->text, "%s%s: rank %d of %d, %d of %d on %s, %d CPU%s%s",
-             world->stream ? "nccl over " : "", world->engine->name, comm->rank, comm->ranks, comm->local_rank, comm->local_ranks, own->host, own->ncpus,
-             own->ncpus == 1 ? "" : "s", share);
+             world->stream ? "nccl over " : "", world->engine->name, comm->rank, comm->ranks, comm->local_rank,
+             comm->local_ranks, own->host, own->ncpus, own->ncpus == 1 ? "" : "s", share);
 }
 
 static kr_rank_info own_info(const kr_ctx *ctx)
@@ -205,11 +207,12 @@ static bool check_devices(const kr_comm *comm)
     for (int b = 1; b < comm->ranks; b++) {
         for (int a = 0; a < b; a++) {
             if (table[a].machine != table[b].machine || table[a].device != table[b].device) continue;
-            return kr_fail(comm->ctx, KR_ERR_UNSUPPORTED,
-                           "comm.create: ranks %d and %d of %d use the same device of %s, which NCCL refuses; give each "
-                           "rank a device of its own (cuda means cuda:LOCAL_RANK), or choose engine %s (KR_COMM, "
-                           "kr_comm_options.engine), which copies through the host",
-                           a, b, comm->ranks, table[a].host, comm->world->engine->name);
+            return kr_fail(
+                comm->ctx, KR_ERR_UNSUPPORTED,
+                "comm.create: ranks %d and %d of %d use the same device of %s, which NCCL refuses; give each "
+                "rank another device (cuda: that of its local number), or choose engine %s (KR_COMM, "
+                "kr_comm_options.engine), which copies through the host",
+                a, b, comm->ranks, table[a].host, comm->world->engine->name);
         }
     }
     return true;
@@ -239,12 +242,13 @@ static bool use_devices(kr_comm *comm, const char *why)
     if (without < comm->ranks) {
         const kr_rank_info *other = &world->table[without];
         if (world->must_use_nccl)
-            return kr_fail(comm->ctx, KR_ERR_UNSUPPORTED, "comm.create: engine nccl: rank %d of %d (%s) cannot use it%s%s",
-                           why ? comm->rank : without, comm->ranks, why ? world->table[comm->rank].host : other->host,
-                           why ? ": " : "", why ? why : "");
+            return kr_fail(comm->ctx, KR_ERR_UNSUPPORTED,
+                           "comm.create: engine nccl: rank %d of %d (%s) cannot use it%s%s", why ? comm->rank : without,
+                           comm->ranks, why ? world->table[comm->rank].host : other->host, why ? ": " : "",
+                           why ? why : "");
         if (without == comm->rank && kr_comm_device_may_exchange(comm->ctx))
-            kr_note(comm->ctx, KR_LOG_WARNING, "rank %d: device operands of communicators are copied through the host: %s",
-                    comm->rank, why);
+            kr_note(comm->ctx, KR_LOG_WARNING,
+                    "rank %d: device operands of communicators are copied through the host: %s", comm->rank, why);
         return true;
     }
     return check_devices(comm) && kr_comm_device_open(world) && connect_devices(comm);
@@ -687,8 +691,7 @@ kr_comm *kr_comm_split(kr_comm *comm, int colour, int key)
     if (kr_comm_gather(comm, &own, all, sizeof own) == KR_OK) {
         comm->nsplits++;
         if (colour >= 0)
-            part = connected(
-                make_part(comm, all + comm->ranks, members_of(comm, all, colour, all + comm->ranks)));
+            part = connected(make_part(comm, all + comm->ranks, members_of(comm, all, colour, all + comm->ranks)));
         if (colour >= 0 && !part) kr_world_fail(comm->world);
     }
     kr_memory_free(&ctx->memory, all, bytes);

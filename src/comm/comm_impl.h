@@ -85,7 +85,7 @@ typedef struct kr_world {
     uint64_t sent, received;
     double seconds, waited;
 
-    void *stream; /* of device operands; NULL: they are copied to the host */
+    void *stream;                  /* of device operands; NULL: they are copied to the host */
     bool uses_nccl, must_use_nccl; /* kr_comm_options.engine */
 
     /* of the thread */

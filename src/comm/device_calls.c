@@ -62,7 +62,7 @@ static void nap(int times)
 }
 
 /* Waits until a group has connected, or until its calls are queued. */
-static kr_status settle(kr_comm *comm, const kr_call_header *h)
+static kr_status await_group(kr_comm *comm, const kr_call_header *h)
 {
     kr_world *world = comm->world;
     const double start = kr_clock();
@@ -112,11 +112,9 @@ static kr_status share_id(kr_comm *comm, const kr_call_header *h, char *id)
         const char *why = ops_of(world)->make_id(world->stream, id);
         if (why) return fail(world, h, why);
     } else
-        moves->recvs[moves->nrecvs++] =
-            (kr_move){ .rank = comm->members[0], .data = id, .bytes = KR_DEVICE_GROUP_ID };
+        moves->recvs[moves->nrecvs++] = (kr_move){ .rank = comm->members[0], .data = id, .bytes = KR_DEVICE_GROUP_ID };
     for (int i = 1; i < comm->ranks && comm->rank == 0; i++)
-        moves->sends[moves->nsends++] =
-            (kr_move){ .rank = comm->members[i], .data = id, .bytes = KR_DEVICE_GROUP_ID };
+        moves->sends[moves->nsends++] = (kr_move){ .rank = comm->members[i], .data = id, .bytes = KR_DEVICE_GROUP_ID };
     return kr_call_move(world, h);
 }
 
@@ -131,7 +129,7 @@ kr_status kr_comm_device_connect(kr_comm *comm, const kr_call_header *h)
         comm->next_connected = world->connected;
         world->connected = comm;
     }
-    return why ? fail(world, h, why) : settle(comm, h);
+    return why ? fail(world, h, why) : await_group(comm, h);
 }
 
 void kr_comm_device_abort(kr_world *world)
@@ -213,12 +211,12 @@ static kr_status end(queue *q)
 {
     const char *why = q->ops->moves_end(q->stream);
     if (!q->why) q->why = why;
-    return q->why ? fail(q->comm->world, q->h, q->why) : settle(q->comm, q->h);
+    return q->why ? fail(q->comm->world, q->h, q->why) : await_group(q->comm, q->h);
 }
 
 static kr_status finish(queue *q)
 {
-    return q->why ? fail(q->comm->world, q->h, q->why) : settle(q->comm, q->h);
+    return q->why ? fail(q->comm->world, q->h, q->why) : await_group(q->comm, q->h);
 }
 
 /* A place in the shares of an owner, and the fragment that begins there. */
@@ -318,7 +316,8 @@ static kr_status gather_shares(queue *q, char *x, size_t element)
             const kr_comm_share *share = &call->shares[i];
             const size_t bytes = (size_t)share->count * element;
             if (bytes && !q->why)
-                q->why = q->ops->broadcast(q->stream, q->group, x + (size_t)share->first * element, bytes, share->owner);
+                q->why =
+                    q->ops->broadcast(q->stream, q->group, x + (size_t)share->first * element, bytes, share->owner);
         }
         const kr_status status = end(q);
         if (status != KR_OK) return status;
@@ -414,7 +413,7 @@ const char *kr_comm_device_find(const kr_ctx *ctx, uint64_t *number)
     const kr_device *device = ctx->device;
     *number = 0;
     if (!device->vtable) return "the context is on the CPU; it is for devices, such as cuda";
-    if (!device->vtable->comm) return "the context's device has no exchanges of its own";
+    if (!device->vtable->comm) return "the context's device cannot exchange data with others";
     const char *problem = device->vtable->comm->problem();
     if (!problem) *number = device->vtable->comm->number(device);
     return problem;

@@ -23,11 +23,11 @@ struct kr_device_comm_ops {
 
     /* ---- of the context's thread ---- */
 
-    const char *(*problem)(void);                              /* NULL: it can be used */
-    uint64_t (*number)(const struct kr_device *device);        /* of the device on its machine, not 0 */
+    const char *(*problem)(void);                       /* NULL: it can be used */
+    uint64_t (*number)(const struct kr_device *device); /* of the device on its machine, not 0 */
     /* A stream. scratch: device memory for it, which the caller frees after it has been closed. */
     const char *(*open)(struct kr_device *device, kr_memory *memory, void *scratch, void **stream);
-    void (*close)(struct kr_device *device, void *stream);     /* after everything queued on it has run */
+    void (*close)(struct kr_device *device, void *stream); /* after everything queued on it has run */
     /* A call of the context: what it has queued until now comes before it ... */
     const char *(*begin)(struct kr_device *device, void *stream, void **call);
     /* ... and what it queues from now on behind it. If it was not made only `call` is released. */
@@ -39,7 +39,7 @@ struct kr_device_comm_ops {
     /* Begins to connect a group; it is used when it is ready. *group: NULL, or to be released, also after an error. */
     const char *(*connect)(void *stream, const char *id, int rank, int ranks, void **group);
     kr_group_state (*state)(void *stream, void *group, const char **text);
-    const char *(*finish)(void *stream, void *group); /* begins to end it: ready when its calls have run */
+    const char *(*finish)(void *stream, void *group);           /* begins to end it: ready when its calls have run */
     void (*release)(void *stream, void *group, bool is_broken); /* is_broken: its calls do not run any further */
 
     char *(*scratch)(void *stream);

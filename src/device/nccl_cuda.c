@@ -222,8 +222,7 @@ static const char *end_call(kr_device *device, void *stream, void *ended, bool w
     own_stream *s = stream;
     call *c = ended;
     cudaSetDevice(s->number);
-    const cudaError_t error =
-        was_made ? cudaStreamWaitEvent((cudaStream_t)device->stream, c->after, 0) : cudaSuccess;
+    const cudaError_t error = was_made ? cudaStreamWaitEvent((cudaStream_t)device->stream, c->after, 0) : cudaSuccess;
     c->next = s->unused;
     s->unused = c;
     return cuda_text(error);

@@ -134,7 +134,8 @@ static void is_staged(rank_thread *r)
 
 TEST(ranks_on_one_device_are_refused)
 {
-    static const char *const words[] = { "comm.create: ranks 0 and 1 of 2 use the same device of ", "choose engine tcp" };
+    static const char *const words[] = { "comm.create: ranks 0 and 1 of 2 use the same device of ",
+                                         "choose engine tcp" };
     kr_comm_options options;
     kr_comm_options_init(&options);
     options.timeout = 60;

@@ -13,7 +13,8 @@
  * ranks. Calls on several communicators of the same ranks are also made in one order.
  *
  * Engines move the bytes: "self" (one rank), "tcp" (sockets and shared memory: ranks of one host, and tests), "mpi"
- * (Open MPI or MPICH, by the plug-in libkrait_mpi.so). One thread of the communicator makes all calls of the engine,
+ * (Open MPI or MPICH, by the plug-in libkrait_mpi.so). Engine "nccl" is one of these for all that is in host memory, and
+ * NCCL for operands in the device memory of CUDA contexts. One thread of the communicator makes all calls of the engine,
  * in the order in which they were posted; nothing in Krait depends on MPI's thread support. docs/distributed.md
  *
  * Errors. Each call first compares what the ranks ask for: another call, size or type is an error on all of them that
@@ -42,8 +43,10 @@ typedef struct kr_comm kr_comm;
 typedef enum kr_sum_order { KR_SUM_ORDERED = 0, KR_SUM_FAST = 1 } kr_sum_order;
 
 typedef struct kr_comm_options {
-    size_t size;        /* set by kr_comm_options_init */
-    const char *engine; /* NULL: KR_COMM, or that of the launcher, or "self"; "self", "tcp" or "mpi" */
+    size_t size; /* set by kr_comm_options_init */
+    /* "self", "tcp", "mpi" or "nccl". NULL: KR_COMM, or that of the launcher, or "self"; with "nccl", if all of several ranks
+     * have contexts on CUDA and find NCCL. */
+    const char *engine;
     double timeout;     /* 600: seconds that a call, and kr_comm_create, wait for other ranks */
     kr_sum_order order; /* KR_SUM_ORDERED */
     /* Engine "tcp", instead of what the launcher says: this rank, the number of ranks (0: by the launcher), and where
@@ -71,7 +74,7 @@ KR_API kr_comm *kr_comm_split(kr_comm *comm, int colour, int key);
 typedef struct kr_comm_info {
     int rank, ranks;             /* 0 and 1 for NULL */
     int local_rank, local_ranks; /* among the ranks of the communicator on this host */
-    const char *engine;          /* "self", "tcp" or "mpi"; "none" for NULL */
+    const char *engine;          /* "self", "tcp", "mpi" or "nccl"; "none" for NULL */
     /* "tcp: rank 3 of 8, 1 of 4 on node7, 2 of 64 CPUs"; valid as long as the communicator; "" for NULL */
     const char *text;
     int64_t calls; /* that have ended, on this communicator and those that share its engine */
@@ -138,11 +141,13 @@ typedef int64_t kr_ticket;
 
 /* Posts a call, and returns at once: a thread of the communicator makes it, after those posted before. Until
  * kr_comm_end the caller leaves `to` alone, and does not change `from`. Memory may be the device memory of the
- * context: it is copied to the host by kr_comm_begin, which waits for it, and back by kr_comm_end. 0 after an error,
- * which kr_comm_end(comm, 0) returns. */
+ * context. Engine "nccl" uses it in place, behind what the context has queued, if both operands are there; other engines,
+ * and operands of which one is on the host, are copied to the host by kr_comm_begin, which waits for them, and back by
+ * kr_comm_end. 0 after an error, which kr_comm_end(comm, 0) returns. */
 KR_API kr_ticket kr_comm_begin(kr_comm *comm, const kr_comm_call *call);
 
-/* Waits until a posted call has ended, and releases the ticket. Tickets may end in any order. */
+/* Waits until a posted call has ended, and releases the ticket. Tickets may end in any order. Of device operands with
+ * engine "nccl" it waits until all ranks have agreed on the call; what the context queues afterwards runs behind it. */
 KR_API kr_status kr_comm_end(kr_comm *comm, kr_ticket ticket);
 
 /* Collective: KR_OK if no context of the ranks has failed. Otherwise all contexts have the error of the first of them
