@@ -426,6 +426,19 @@ KR_API kr_evaluation kr_trainer_evaluate(kr_trainer *trainer, kr_loader *loader,
 KR_API kr_train_progress kr_trainer_progress(const kr_trainer *trainer);
 KR_API kr_optimizer *kr_trainer_optimizer(const kr_trainer *trainer);
 
+/* Ranks and times of the last step, the same on all ranks but for the times of communication. */
+typedef struct kr_train_ranks {
+    int rank, ranks;        /* 0 and 1 without a communicator; all times are 0 then */
+    double compute_seconds; /* of this rank's micro-batches, without what it waited for */
+    double comm_seconds;    /* that the communicator was busy, also while this rank computed */
+    double exposed_seconds; /* that this rank waited for it */
+    int slowest_rank;       /* the one with the most compute_seconds ... */
+    int slow_steps;         /* ... and how many steps it has now been 1.3 times over the median, without a break */
+    double slowest_seconds; /* its compute_seconds */
+    uint64_t reserved[4];   /* 0; for later versions */
+} kr_train_ranks;
+KR_API kr_train_ranks kr_trainer_ranks_of(const kr_trainer *trainer);
+
 #ifdef __cplusplus
 }
 #endif

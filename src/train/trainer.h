@@ -44,6 +44,9 @@ struct kr_trainer {
     void *exchange; /* this rank's results, then those of all */
     size_t exchange_bytes;
     double comm_seconds, wait_seconds; /* of comm, before the running step */
+    double began, compute_seconds;     /* of the running step: when it did, on the system's clock; of this rank */
+    double *each_seconds;              /* [ranks]: compute_seconds of all */
+    kr_train_ranks stats;              /* of the last step */
     char *carry_in;                    /* carried states: received bytes, and those to send behind them */
     size_t carry_bytes;                /* of one of the two */
     kr_ticket carry_ticket;

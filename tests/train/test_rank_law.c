@@ -44,6 +44,7 @@ typedef struct outcome {
     double *weights, *kept[KINDS];
     uint64_t hash;
     int64_t step, positions;
+    bool has_times;
     double losses[STEPS], norms[STEPS], eval_loss;
     int64_t scored[STEPS], right[STEPS], steps_hash;
     char failure[600];
@@ -128,6 +129,10 @@ static void train(rank_run *r, kr_trainer *trainer)
     if (r->has_folder && kr_trainer_save(trainer) != KR_OK) return;
     o->step = kr_trainer_progress(trainer).step;
     o->positions = kr_trainer_progress(trainer).n_positions;
+    const kr_train_ranks times = kr_trainer_ranks_of(trainer);
+    o->has_times = times.rank == r->rank && times.ranks == r->ranks &&
+                   (r->ranks == 1 || (times.compute_seconds > 0 && times.slowest_seconds >= times.compute_seconds &&
+                                      times.slowest_rank < r->ranks && times.exposed_seconds >= 0));
     o->eval_loss = kr_trainer_evaluate(trainer, trainer->o.validation, 0).loss;
     keep_weights(trainer->params, o->weights);
     keep_pieces(trainer->optimizer, r->out);
@@ -263,6 +268,7 @@ static void compare(const rank_law *law, const rank_run *got, const rank_run *wa
                   a->right[i] == b->right[i],
               "%s, rank %d of %d, step %d: loss %.17g, not %.17g; norm %.17g, not %.17g", law->name, got->rank,
               got->ranks, i, a->losses[i], b->losses[i], a->norms[i], b->norms[i]);
+    CHECK(a->has_times, "%s, rank %d of %d: the times of a step make no sense", law->name, got->rank, got->ranks);
     CHECK(a->eval_loss == b->eval_loss, "%s, rank %d of %d: evaluation %.17g, not %.17g", law->name, got->rank,
           got->ranks, a->eval_loss, b->eval_loss);
     CHECK(a->step == STEPS && a->positions == b->positions && a->steps_hash == b->steps_hash, "%s: step %lld",
