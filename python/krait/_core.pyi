@@ -382,3 +382,23 @@ def raw(
     /,
 ) -> None: ...
 def raw_signature(op: int, /) -> str: ...
+
+@final
+class OpCall:
+    def __new__(cls, op: int, inputs: tuple[str, ...], results: tuple[str, ...], order: tuple[int, ...], /) -> OpCall: ...
+    def run(
+        self,
+        context: Context,
+        args: tuple[Any, ...],
+        mask: int,
+        precision: int,
+        flags: int = 0,
+        chunk_len: int = 0,
+        n_groups: int = 1,
+        eps: float = 1e-5,
+        range: float = 1,
+        a_floor: float = 1e-4,
+        dt_min: float = 0,
+        dt_max: float | None = None,
+        /,
+    ) -> list[Any] | None: ...

@@ -160,6 +160,17 @@ def run(op: int, views: tuple[OptionalTensor, ...], sequences: OptionalTensor = 
         _run_on_gpu(first.device, op, views, sequences, flags, chunk_len, numbers)
 
 
+def run_simple(call: Any, args: tuple[Any, ...], mask: int, numbers: tuple[Any, ...]) -> list[torch.Tensor] | None:
+    """Runs a _core.OpCall and gives the results in the mask; None, where `run` has to prepare operands first."""
+    first = args[0]
+    made: list[torch.Tensor] | None
+    if first.is_cpu:
+        made = call.run(_cpu_context(), args, mask, 0, *numbers)
+    else:
+        made = call.run(context(first.device), args, mask, current_precision(), *numbers)
+    return made
+
+
 def _run_on_gpu(device: torch.device, op: int, views: tuple[OptionalTensor, ...], sequences: OptionalTensor, flags: int,
                 chunk_len: int, numbers: tuple[Any, ...]) -> None:
     """On torch's current stream."""

@@ -94,6 +94,12 @@ def define_backward(name: str, schema: str, kernel: Callable[..., Any], fake: Ca
     torch.library.register_autograd(full, refuse_second_derivative(name), setup_context=_no_context, lib=LIBRARY)
 
 
+def _plain_keys() -> tuple[int, ...]:
+    """The dispatch keys after autograd of tensors of the CPU that nothing traces, wraps or transforms."""
+    keys, view = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), torch._C.DispatchKey.ADInplaceOrView
+    return keys.raw_repr(), keys.add(view).raw_repr()
+
+
 class Op:
     """An op: its operands and results, and the two functions of a subclass that compute results and gradients."""
 
@@ -239,6 +245,40 @@ class Op:
                 nothing[i] = next(made)
         return tuple(nothing)
 
+    def _register_autograd(self) -> None:
+        """As torch.library.register_autograd, but that plain tensors of the CPU go to the kernel at once: a second way
+        through torch's dispatcher takes longer than all that a small call computes."""
+        if not hasattr(torch._C, "_any_requires_grad"):  # before torch 2.6
+            torch.library.register_autograd(f"krait::{self.name}", self.differentiate, setup_context=self.setup_context,
+                                            lib=LIBRARY)
+            return
+        after, plain = torch._C._after_autograd_keyset, _plain_keys()
+
+        def compute(keyset: Any, args: tuple[Any, ...]) -> Any:
+            keyset = keyset & after
+            if keyset.raw_repr() in plain:
+                return self.forward(*args)
+            with torch._C._AutoDispatchBelowAutograd():
+                return self.forward_call.redispatch(keyset, *args)
+
+        def forward(ctx: Any, *args: Any) -> Any:
+            output = compute(args[-1], args[:-1])
+            self.setup_context(ctx, args[:-1], output)
+            return output
+
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return *self.differentiate(ctx, *grads), None
+
+        function = type(f"Krait_{self.name}", (torch.autograd.Function,),
+                        {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            if torch._C.is_grad_enabled() and torch._C._any_requires_grad(*args):
+                return function.apply(*args, keyset)  # type: ignore[attr-defined]
+            return compute(keyset, args)
+
+        LIBRARY.impl(self.name, kernel, "Autograd", with_keyset=True)
+
     # ---- autocast and vmap ----
 
     def autocast_kernel(self, key: str, dtype: torch.dtype) -> Callable[..., Any]:
@@ -301,11 +341,11 @@ class Op:
         given = "".join(f", {tensor(self.results[i], 'g_', True)}" for i in self.given)
         back = f"({ins}{kept}{given}, Tensor? sequences{tail}, int mask) -> Tensor[]"
         define_backward(name, back, self.backward, self.fake_backward)
-        torch.library.register_autograd(full, self.differentiate, setup_context=self.setup_context, lib=LIBRARY)
+        self.forward_call = getattr(NAMESPACE, name).default
+        self._register_autograd()
         torch.library.register_vmap(full, self.vmap, lib=LIBRARY)
         if self.autocast:
             LIBRARY.impl(name, self.autocast_kernel("AutocastCUDA", torch.bfloat16), "AutocastCUDA")
-        self.forward_call = getattr(NAMESPACE, name).default
         self.backward_call = getattr(NAMESPACE, f"{name}_backward").default
 
 
@@ -324,7 +364,21 @@ class RawOp(Op):
         self.alike, self.grouped = alike, grouped
         super().__init__(name, operands, results, **rest)
         self.forward_order, self.backward_order = self._orders(dict(pair.split("=") for pair in to_raw.split()))
+        self._make_calls()
         self.all.append(self)
+
+    def _make_calls(self) -> None:
+        """The calls for operands that need no preparation."""
+        def texts(axes: Sequence[Axis], optional: bool | None = None) -> tuple[str, ...]:
+            return tuple((".." if axis.leads else "") + axis.letters + ("?" if (axis.optional if optional is None else optional) else "")
+                         for axis in axes)
+
+        kept = texts([self.results[i] for i in self.kept])
+        given = texts([self.results[i] for i in self.given], True)
+        operands = texts(self.operands)
+        self.forward_op_call = _core.OpCall(self.forward_op, operands, texts(self.results), tuple(self.forward_order))
+        self.backward_op_call = _core.OpCall(self.backward_op, operands + kept + given, texts(self.operands),
+                                             tuple(self.backward_order))
 
     def _orders(self, to_raw: dict[str, str]) -> tuple[list[int], list[int]]:
         """For each view of the raw ops its index in what `forward` and `backward` make views of; -1: absent."""
@@ -338,6 +392,21 @@ class RawOp(Op):
             return [known.index(name) if name in known else -1 for name in raw_names(op)]
 
         return order(self.forward_op, ins + outs), order(self.backward_op, backward)
+
+    def forward(self, *args: Any) -> Any:
+        if args[self.n_in] is None:
+            made = kernels.run_simple(self.forward_op_call, args, -1, self.call(*args[self.n_in + 1:]))
+            if made is not None:
+                return tuple(made) if self.n_out > 1 else made[0]
+        return super().forward(*args)
+
+    def backward(self, *args: Any) -> list[torch.Tensor]:
+        n_views = self.n_in + len(self.kept) + len(self.given)
+        if args[n_views] is None:
+            made = kernels.run_simple(self.backward_op_call, args, args[-1], self.call_backward(*args[n_views + 1: -1]))
+            if made is not None:
+                return made
+        return super().backward(*args)
 
     def add_sizes(self, dims: Dims, options: tuple[Any, ...]) -> None:
         if self.grouped:

@@ -19,7 +19,7 @@
 typedef struct krpy_module {
     PyObject *errors[KRPY_STATUSES]; /* exception class of each kr_status; [KR_OK] is the base class */
     PyTypeObject *context, *array, *tape, *params, *model, *state, *tokenizer, *batch, *block;
-    PyTypeObject *source, *loader, *trainer, *scorer;
+    PyTypeObject *source, *loader, *trainer, *scorer, *op_call;
     struct krpy_raw *raw; /* of raw.c */
     bool is_testing;      /* KR_PYTHON_TESTING was set: Context._fail_allocation works */
 } krpy_module;

@@ -1,40 +1,7 @@
 /* dlpack.c - arrays to and from other libraries by DLPack: capsules of version 1, and the unversioned ones before it. */
 #include "core.h"
 
-/* The structs of the DLPack specification; their layout is its ABI. */
-typedef struct dl_device {
-    int32_t type, number;
-} dl_device;
-
-typedef struct dl_dtype {
-    uint8_t code, bits;
-    uint16_t lanes;
-} dl_dtype;
-
-typedef struct dl_tensor {
-    void *data;
-    dl_device device;
-    int32_t rank;
-    dl_dtype dtype;
-    int64_t *shape, *strides; /* strides in elements; NULL: row-major */
-    uint64_t byte_offset;
-} dl_tensor;
-
-typedef struct dl_managed {
-    dl_tensor tensor;
-    void *owner;
-    void (*release)(struct dl_managed *self);
-} dl_managed;
-
-typedef struct dl_versioned {
-    uint32_t major, minor;
-    void *owner;
-    void (*release)(struct dl_versioned *self);
-    uint64_t flags;
-    dl_tensor tensor;
-} dl_versioned;
-
-enum { DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4, DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
+#include "dlpack_abi.h"
 
 #define OLD_NAME "dltensor"
 #define OLD_USED "used_dltensor"

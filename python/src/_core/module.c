@@ -1,5 +1,6 @@
 /* module.c - the module krait._core: its state, types and functions without an object. */
 #include "core.h"
+#include "raw_call.h"
 #include "training.h"
 
 krpy_module *krpy_module_of(PyObject *self)
@@ -77,7 +78,8 @@ static int module_exec(PyObject *module)
         !add_type(module, &krpy_batch_spec, &state->batch) || !add_type(module, &krpy_block_spec, &state->block))
         return -1;
     if (!add_type(module, &krpy_source_spec, &state->source) || !add_type(module, &krpy_loader_spec, &state->loader) ||
-        !add_type(module, &krpy_trainer_spec, &state->trainer) || !add_type(module, &krpy_scorer_spec, &state->scorer))
+        !add_type(module, &krpy_trainer_spec, &state->trainer) ||
+        !add_type(module, &krpy_scorer_spec, &state->scorer) || !add_type(module, &krpy_op_call_spec, &state->op_call))
         return -1;
     return PyModule_AddStringConstant(module, "__version__", kr_version());
 }
@@ -91,6 +93,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->loader);
     Py_VISIT(state->trainer);
     Py_VISIT(state->scorer);
+    Py_VISIT(state->op_call);
     Py_VISIT(state->array);
     Py_VISIT(state->tape);
     Py_VISIT(state->params);
@@ -111,6 +114,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(state->loader);
     Py_CLEAR(state->trainer);
     Py_CLEAR(state->scorer);
+    Py_CLEAR(state->op_call);
     Py_CLEAR(state->array);
     Py_CLEAR(state->tape);
     Py_CLEAR(state->params);

@@ -285,3 +285,77 @@ def test_composed_ops() -> None:
                          (K.softplus_dt, (dt.double(), None, 0.0, float("inf")))):
         leaves = [t.requires_grad_() if isinstance(t, torch.Tensor) else t for t in operands]
         assert torch.autograd.gradcheck(op, leaves)
+
+
+# ---- calls without preparation ----
+
+
+def gate_call() -> Any:
+    from krait import _core
+
+    return _core.OpCall(_core.raw_ops["gate"], ("..i", "..i"), ("..i",), (0, 1, 2))
+
+
+def test_simple_calls_and_prepared_ones_give_the_same_bits() -> None:
+    """A strided operand takes the other way."""
+    for op in OPS:
+        operands, options = cases()[op]
+        strided = [x if x is None or x.dim() < 2 else torch.stack([x, x], -1)[..., 0] for x in operands]
+        for mine, theirs in zip(differentiable(op, getattr(K, op)(*operands, None, *options)),
+                                differentiable(op, getattr(K, op)(*strided, None, *options))):
+            assert torch.equal(mine, theirs), op
+
+
+def test_simple_calls_leave_other_operands_to_preparation() -> None:
+    context, call, x = krait.Context(device="cpu"), gate_call(), torch.randn(3, 4)
+    (y,) = call.run(context, (x, x), -1, 0)
+    assert torch.equal(y, K.gate(x, x, None))
+    with pytest.raises(krait.ArgumentError, match="y is absent"):
+        call.run(context, (x, x), 0, 0)
+    for pair in ((x, x.double()), (x, x[:2]), (x, x[:, :3]), (x.t(), x.t()), (x, None), (None, x), (x[:0], x[:0]),
+                 (x.bfloat16(), x.bfloat16()), (x.to(torch.int32), x.to(torch.int32)), (x, "x"), (x.to_sparse(), x),
+                 (x, x.to("meta"))):
+        assert call.run(context, pair, -1, 0) is None, pair
+    parameter = torch.nn.Parameter(x)
+    assert torch.equal(call.run(context, (parameter, x), -1, 0)[0], y)
+
+
+def test_simple_calls_name_what_is_wrong() -> None:
+    from krait import _core
+
+    gate, context, x = _core.raw_ops["gate"], krait.Context(device="cpu"), torch.randn(3, 4)
+    for arguments, text in (((-1, ("i",), ("i",), (0, 0, 1)), "op = -1 is not a raw op"),
+                            ((gate, (), ("i",), (0, 0, 0)), "no inputs"),
+                            ((gate, ("i",), (), (0, 0, 0)), "no inputs or no results"),
+                            ((gate, ("abcdefghi",), ("i",), (0, 0, 1)), "abcdefghi: at most 8 letters"),
+                            ((gate, ("\u03b1",), ("i",), (0, 0, 1)), "letters of ASCII"),
+                            ((gate, ("i",), ("i",), (0, 1)), "order has to name 3 views"),
+                            ((gate, ("i",), ("i",), (0, 0, 2)), "order has 2 for view 2, but there are 2"),
+                            ((gate, ("i",) * 33, ("i",), (0, 0, 2)), "33 views, but at most 32")):
+        with pytest.raises(ValueError, match=text):
+            _core.OpCall(*arguments)
+    call = gate_call()
+    with pytest.raises(TypeError, match="1 inputs, but there are 2"):
+        call.run(context, (x,), -1, 0)
+    with pytest.raises(TypeError, match="2 arguments, but it takes from 4 to 12"):
+        call.run(context, (x, x))
+    with pytest.raises(TypeError):
+        call.run(x, (x, x), -1, 0)
+    with pytest.raises(TypeError):
+        call.run(context, (x, x), -1, 0, "flags")
+
+
+def test_simple_calls_leak_nothing() -> None:
+    import gc
+    import sys
+
+    context, call, x = krait.Context(device="cpu"), gate_call(), torch.randn(3, 4)
+    before = 0
+    for i in range(11):
+        for _ in range(1000):
+            call.run(context, (x, x), -1, 0)
+            call.run(context, (x, x[:2]), -1, 0)
+        gc.collect()
+        if i == 0:
+            before = sys.getallocatedblocks()
+    assert sys.getallocatedblocks() - before < 1000
