@@ -46,7 +46,8 @@ typedef struct outcome {
     int64_t step, positions;
     bool has_times;
     double losses[STEPS], norms[STEPS], eval_loss;
-    int64_t scored[STEPS], right[STEPS], steps_hash;
+    int64_t scored[STEPS], right[STEPS];
+    uint64_t steps_hash;
     char failure[600];
 } outcome;
 
@@ -137,7 +138,7 @@ static void train(rank_run *r, kr_trainer *trainer)
     keep_weights(trainer->params, o->weights);
     keep_pieces(trainer->optimizer, r->out);
     for (int64_t i = 0; i < trainer->optimizer->count; i++)
-        o->steps_hash = 31 * o->steps_hash + trainer->optimizer->steps[i];
+        o->steps_hash = 31 * o->steps_hash + (uint64_t)trainer->optimizer->steps[i];
 }
 
 static kr_loader *loader_of(const kr_source *source, const rank_law *law, kr_data_part part)
