@@ -379,7 +379,8 @@ typedef struct kr_train_options {
     /* NULL: this process alone. Otherwise the ranks of the communicator train one model: all of them create a trainer with the
      * same options, over the same data and equal weights, and make the same calls in the same order, which are collective.
      * accumulate must be a multiple of their number; each rank computes its share of the micro-batches and keeps its share
-     * of the optimizer's state. Must outlive the trainer. See docs/distributed.md. */
+     * of the optimizer's state, which is what kr_optimizer_snapshot of its optimizer has. Must outlive the trainer. See
+     * docs/distributed.md. */
     kr_comm *comm;
 } kr_train_options;
 #define kr_train_options_init(options) KR_STRUCT_INIT(TRAIN_OPTIONS, kr_train_options, options)
