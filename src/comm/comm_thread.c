@@ -77,7 +77,8 @@ static void run_jobs(kr_world *world)
         const bool is_broken = world->is_broken;
         pthread_mutex_unlock(&world->mutex);
         const double start = kr_clock();
-        finish(world, job, is_broken ? world->problem_status : kr_job_run(job), kr_clock() - start);
+        const kr_status status = is_broken ? world->problem_status : kr_job_run(job);
+        finish(world, job, status, kr_clock() - start);
     }
 }
 
