@@ -212,7 +212,7 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     kr_ctx_options_init(&options);
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOOOO:Context", names, &values[0], &values[1], &values[2],
                                      &values[3], &values[4], &values[5], &values[6], &values[7]) ||
-        !read_options(values, &options))
+        !read_options(values, &options) || !krpy_load_cuda(options.device))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     krpy_context *self = (krpy_context *)alloc(type, 0);

@@ -86,6 +86,13 @@ krpy_context *krpy_context_of(krpy_module *module, PyObject *object);
 
 extern PyType_Spec krpy_context_spec;
 
+/* ---- devices in plug-ins: device_plugin.c ---- */
+
+/* If the device (NULL: KR_DEVICE) is "cuda", loads the plug-in that has it, if it is installed. False with an exception. */
+bool krpy_load_cuda(const char *device);
+
+PyObject *krpy_load_device(PyObject *module, PyObject *path);
+
 /* ---- arrays: array_type.c, dlpack.c ---- */
 
 /* Memory that is lent to Python or by Python: a tensor of the library, a buffer, or a DLPack tensor. */

@@ -31,6 +31,8 @@ static PyObject *module_info(PyObject *module, PyObject *name)
 static PyMethodDef module_methods[] = {
     { "info", module_info, METH_O,
       "info(name, /)\n--\n\nA text about machine and library: 'cpu_features', 'isas', 'devices' or 'kernels'." },
+    { "load_device", krpy_load_device, METH_O,
+      "load_device(path, /)\n--\n\nLoads a device from a plug-in, such as libkrait_cuda.so, for the process." },
     { "config_defaults", krpy_config_defaults, METH_O,
       "config_defaults(part, /)\n--\n\nDefaults of the fields of 'mamba1', 'mamba2', 'mamba3', 'layers', 'network'." },
     { "from_dlpack", krpy_from_dlpack, METH_O,
