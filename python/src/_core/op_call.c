@@ -1,8 +1,8 @@
-/* op_call.c - krait._core.OpCall: one call of a raw op on contiguous torch tensors of one type, with its results allocated.
+/* op_call.c - krait._core.OpCall: one call of a raw op on contiguous torch tensors, with its results allocated.
  *
  * It knows the axes of operands and results by their letters, as krait.torch.ops writes them: it binds sizes, asks torch
- * for memory and runs the kernel. Whatever is not simple (16-bit types, strides, other sizes than the letters say, other
- * devices) is not its business: the call returns None, and Python does it, or says what is wrong. */
+ * for memory and runs the kernel. Whatever is not simple (types that are converted, strides, other sizes than the letters
+ * say, other devices) is not its business: the call returns None, and Python does it, or says what is wrong. */
 #include "raw_call.h"
 
 enum { NLETTERS = 128 };
@@ -18,6 +18,8 @@ typedef struct krpy_op_call {
     PyObject_HEAD int op, n_inputs, n_results;
     int order[MOST_VIEWS];      /* for each view of the raw op its input, or n_inputs plus its result; -1: absent */
     axis_list axes[MOST_VIEWS]; /* of inputs, then results */
+    bool narrow[MOST_VIEWS];    /* may the kernels of a GPU read or write it as bf16? */
+    int source[MOST_VIEWS];     /* of results: the input whose type they have; -1: the type of the kernel */
     PyObject *new_empty;        /* a name */
 } krpy_op_call;
 
@@ -40,14 +42,14 @@ static bool parse_axes(const char *text, axis_list *a)
 }
 
 /* Texts of a tuple. Returns their number, -1 with an exception. */
-static int parse_list(PyObject *tuple, axis_list *axes, int capacity)
+static int parse_list(PyObject *tuple, axis_list *list, int capacity)
 {
     const Py_ssize_t count = PyTuple_Size(tuple);
     if (count > capacity) PyErr_Format(PyExc_ValueError, "OpCall: %zd views, but at most %d", count, capacity);
     if (count < 0 || count > capacity) return -1;
     for (Py_ssize_t i = 0; i < count; i++) {
         const char *text = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(tuple, i), NULL);
-        if (!text || !parse_axes(text, &axes[i])) return -1;
+        if (!text || !parse_axes(text, &list[i])) return -1;
     }
     return (int)count;
 }
@@ -72,12 +74,32 @@ static bool parse_order(krpy_op_call *self, const krpy_raw *raw, PyObject *tuple
     return true;
 }
 
+static bool parse_types(krpy_op_call *self, PyObject *narrow, PyObject *source)
+{
+    const int n_views = self->n_inputs + self->n_results;
+    if (PyTuple_Size(narrow) != n_views || PyTuple_Size(source) != self->n_results) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_ValueError, "OpCall: narrow has to be of %d views, source of %d results", n_views,
+                         self->n_results);
+        return false;
+    }
+    for (int i = 0; i < n_views; i++) self->narrow[i] = PyObject_IsTrue(PyTuple_GetItem(narrow, i)) == 1;
+    for (int i = 0; i < self->n_results; i++) {
+        const long at = PyLong_AsLong(PyTuple_GetItem(source, i));
+        if (!PyErr_Occurred() && (at < -1 || at >= self->n_inputs))
+            PyErr_Format(PyExc_ValueError, "OpCall: source %ld of result %d is not one of %d inputs", at, i,
+                         self->n_inputs);
+        self->source[i] = (int)at;
+    }
+    return !PyErr_Occurred();
+}
+
 static bool init(krpy_op_call *self, PyObject *args)
 {
     const krpy_raw *raw = krpy_module_of((PyObject *)self)->raw;
-    PyObject *inputs, *results, *order;
-    if (!PyArg_ParseTuple(args, "iO!O!O!:OpCall", &self->op, &PyTuple_Type, &inputs, &PyTuple_Type, &results,
-                          &PyTuple_Type, &order))
+    PyObject *inputs, *results, *order, *narrow, *source;
+    if (!PyArg_ParseTuple(args, "iO!O!O!O!O!:OpCall", &self->op, &PyTuple_Type, &inputs, &PyTuple_Type, &results,
+                          &PyTuple_Type, &order, &PyTuple_Type, &narrow, &PyTuple_Type, &source))
         return false;
     if (self->op < 0 || self->op >= MOST_OPS || !raw->ops[self->op].signature) {
         PyErr_Format(PyExc_ValueError, "OpCall: op = %d is not a raw op", self->op);
@@ -86,7 +108,7 @@ static bool init(krpy_op_call *self, PyObject *args)
     self->new_empty = PyUnicode_InternFromString("new_empty");
     return self->new_empty && (self->n_inputs = parse_list(inputs, self->axes, MOST_VIEWS)) >= 1 &&
            (self->n_results = parse_list(results, self->axes + self->n_inputs, MOST_VIEWS - self->n_inputs)) >= 1 &&
-           parse_order(self, raw, order);
+           parse_order(self, raw, order) && parse_types(self, narrow, source);
 }
 
 static PyObject *op_call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -117,6 +139,7 @@ typedef struct sizes {
     int64_t of[NLETTERS]; /* -1: unknown */
     int n_leads;          /* -1: unknown */
     int64_t leads[MOST_AXES];
+    kr_dtype dtype; /* of the kernel */
 } sizes;
 
 static bool is_row_major(kr_view *view)
@@ -149,6 +172,27 @@ static bool bind(sizes *s, const axis_list *a, const kr_view *view)
     return true;
 }
 
+/* The type in which the kernel computes. On a GPU inputs may be bf16 where it reads that, all of these or none. */
+static bool take_types(const krpy_op_call *self, int device, const kr_view *views, kr_dtype *dtype)
+{
+    bool has_real = false, has_bf16 = false, has_wide = false;
+    *dtype = KR_DTYPE_F32;
+    for (int i = 0; i < self->n_inputs; i++) {
+        if (!views[i].data) continue;
+        const bool may_be_narrow = self->narrow[i] && device >= 0;
+        if (may_be_narrow && views[i].dtype == KR_DTYPE_BF16) {
+            has_bf16 = true;
+            continue;
+        }
+        if (views[i].dtype != KR_DTYPE_F32 && views[i].dtype != KR_DTYPE_F64) return false;
+        if (has_real && views[i].dtype != *dtype) return false;
+        *dtype = views[i].dtype;
+        has_real = true;
+        has_wide = has_wide || may_be_narrow;
+    }
+    return !has_bf16 || (!has_wide && *dtype == KR_DTYPE_F32);
+}
+
 /* Views of the inputs and the sizes of their axes. False: not for a simple call. */
 static bool take_inputs(const krpy_op_call *self, const krpy_raw *raw, PyObject *args, int device, kr_view *views,
                         sizes *s)
@@ -156,11 +200,11 @@ static bool take_inputs(const krpy_op_call *self, const krpy_raw *raw, PyObject 
     for (int i = 0; i < self->n_inputs; i++) {
         PyObject *x = PyTuple_GetItem(args, i);
         if (x == Py_None && self->axes[i].is_optional) continue;
-        if (!krpy_view_of_tensor(raw, x, device, &views[i]) || views[i].dtype != views[0].dtype ||
-            !is_row_major(&views[i]) || !bind(s, &self->axes[i], &views[i]))
+        if (!krpy_view_of_tensor(raw, x, device, &views[i]) || !is_row_major(&views[i]) ||
+            !bind(s, &self->axes[i], &views[i]))
             return false;
     }
-    return views[0].data && (views[0].dtype == KR_DTYPE_F32 || views[0].dtype == KR_DTYPE_F64);
+    return views[0].data && take_types(self, device, views, &s->dtype);
 }
 
 /* ---- results ---- */
@@ -183,15 +227,30 @@ static PyObject *make_result(const krpy_op_call *self, const axis_list *a, const
     return result;
 }
 
+/* An input of the type of result r. NULL: there is none, or the kernel does not write that type. */
+static PyObject *like_result(const krpy_op_call *self, const sizes *s, int r, PyObject *args, const kr_view *views)
+{
+    const int source = self->source[r];
+    kr_dtype dtype = s->dtype;
+    if (source >= 0 && views[source].data && views[source].dtype == KR_DTYPE_BF16) {
+        if (!self->narrow[self->n_inputs + r]) return NULL;
+        dtype = KR_DTYPE_BF16;
+    }
+    for (int i = 0; i < self->n_inputs; i++)
+        if (views[i].data && views[i].dtype == dtype) return PyTuple_GetItem(args, i);
+    return NULL;
+}
+
 /* Results whose bits are in the mask, as a list. */
-static PyObject *make_results(const krpy_op_call *self, const krpy_raw *raw, const sizes *s, PyObject *like, int device,
+static PyObject *make_results(const krpy_op_call *self, const krpy_raw *raw, const sizes *s, PyObject *args, int device,
                               unsigned long long mask, kr_view *views)
 {
     PyObject *list = PyList_New(0);
     for (int r = 0; list && r < self->n_results; r++) {
         const int at = self->n_inputs + r;
         if (!(mask >> r & 1)) continue;
-        PyObject *result = make_result(self, &self->axes[at], s, like);
+        PyObject *like = like_result(self, s, r, args, views);
+        PyObject *result = like ? make_result(self, &self->axes[at], s, like) : NULL;
         if (!result || !krpy_view_of_tensor(raw, result, device, &views[at]) || PyList_Append(list, result) < 0)
             Py_CLEAR(list);
         Py_XDECREF(result);
@@ -201,17 +260,8 @@ static PyObject *make_results(const krpy_op_call *self, const krpy_raw *raw, con
 
 /* ---- calls ---- */
 
-static bool use_current_stream(krpy_context *c, const krpy_raw *raw, int device)
-{
-    void *stream = NULL;
-    if (device < 0) return true;
-    if (raw->exchange->current_stream(DL_CUDA, device, &stream) != 0) return false;
-    krpy_raw_use_stream(c, stream);
-    return true;
-}
-
-static bool compute(const krpy_op_call *self, const krpy_raw *raw, krpy_context *context, int device,
-                    const kr_view *views, const kr_raw_options *options, unsigned flags)
+static bool compute(const krpy_op_call *self, const krpy_raw *raw, krpy_raw_run *run, int device, const kr_view *views,
+                    kr_raw_options *options, unsigned flags)
 {
     const op *o = &raw->ops[self->op];
     kr_view ordered[MOST_VIEWS];
@@ -220,18 +270,17 @@ static bool compute(const krpy_op_call *self, const krpy_raw *raw, krpy_context 
         else ordered[i] = views[self->order[i]];
         if (ordered[i].data) krpy_raw_complete(&o->views[i], flags, &ordered[i]);
     }
-    krpy_enter(context);
-    if (!use_current_stream(context, raw, device)) {
-        krpy_abandon(context);
-        return false;
-    }
-    KRPY_COMPUTE(context, kr_raw_run(context->ctx, (kr_raw_op)self->op, o->n_views, ordered, options));
-    return krpy_leave(context);
+    run->op = (kr_raw_op)self->op;
+    run->n_views = o->n_views;
+    run->views = ordered;
+    run->has_stream = device >= 0;
+    if (device >= 0 && raw->exchange->current_stream(DL_CUDA, device, &run->stream) != 0) return false;
+    return krpy_raw_compute(run, raw, options);
 }
 
-/* run(context, args, mask, precision, flags, chunk_len, n_groups, eps, range, a_floor, dt_min, dt_max): args begins with
- * the inputs. A list of the results in the mask; None: not for a simple call. */
-enum { CONTEXT, ARGS, MASK, CALL_PRECISION, NUMBERS, MOST_ARGS = NUMBERS + 8 };
+/* run(context, args, mask, precision, work, flags, chunk_len, n_groups, eps, range, a_floor, dt_min, dt_max): args begins
+ * with the inputs. A list of the results in the mask; None: not for a simple call. */
+enum { CONTEXT, ARGS, MASK, CALL_PRECISION, CALL_WORK, NUMBERS, MOST_ARGS = NUMBERS + 8 };
 
 static bool take_options(PyObject *const *args, Py_ssize_t n_args, kr_raw_options *o, unsigned *flags)
 {
@@ -272,23 +321,25 @@ static PyObject *op_call_run(PyObject *object, PyObject *const *args, Py_ssize_t
     if (!take_inputs(self, module->raw, args[ARGS], device, views, &s)) return Py_NewRef(Py_None);
     if (s.of['q'] < 0) s.of['q'] = s.of['b'];
     if (s.of['e'] < 0) s.of['e'] = options.n_groups;
-    PyObject *list = make_results(self, module->raw, &s, PyTuple_GetItem(args[ARGS], 0), device, mask, views);
+    PyObject *list = make_results(self, module->raw, &s, args[ARGS], device, mask, views);
     if (!list) return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    if (compute(self, module->raw, context, device, views, &options, flags)) return list;
+    krpy_raw_run run = { .context = context, .work = args[CALL_WORK] };
+    if (compute(self, module->raw, &run, device, views, &options, flags)) return list;
     Py_DECREF(list);
     return NULL;
 }
 
 static PyMethodDef op_call_methods[] = {
     { "run", (PyCFunction)(void (*)(void))op_call_run, METH_FASTCALL,
-      "run($self, context, args, mask, precision, flags=0, chunk_len=0, n_groups=1, eps=1e-5, range=1, a_floor=1e-4, "
+      "run($self, context, args, mask, precision, work, flags=0, chunk_len=0, n_groups=1, eps=1e-5, range=1, "
+      "a_floor=1e-4, "
       "dt_min=0, dt_max=None, /)\n--\n\n"
       "Computes the results in the mask; args begins with the inputs. None: the call is not a simple one." },
     { NULL, NULL, 0, NULL },
 };
 
 static PyType_Slot op_call_slots[] = {
-    { Py_tp_doc, "OpCall(op, inputs, results, order): calls of a raw op on contiguous tensors of torch." },
+    { Py_tp_doc, "OpCall(op, inputs, results, order, narrow, source): calls of a raw op on contiguous torch tensors." },
     { Py_tp_new, op_call_new },
     { Py_tp_dealloc, op_call_dealloc },
     { Py_tp_methods, op_call_methods },

@@ -422,9 +422,49 @@ static bool take_options(call *c, PyObject *const *args, kr_raw_options *o)
     return take_sequences(c, args[SEQUENCES], o) && krpy_raw_numbers(args, o);
 }
 
-void krpy_raw_use_stream(krpy_context *c, void *stream)
+/* Work memory from a callable(bytes), which returns a tensor: *held, until the kernels are queued. */
+static bool take_work(const krpy_raw_run *run, const krpy_raw *raw, kr_raw_options *o, PyObject **held)
 {
-    kr_ctx_use_stream(c->ctx, stream ? stream : KR_STREAM_LEGACY);
+    size_t bytes = 0;
+    if (!run->work || run->work == Py_None) return true;
+    KRPY_COMPUTE(run->context, bytes = kr_raw_work(run->context->ctx, run->op, run->n_views, run->views, o));
+    if (bytes == 0) return true;
+    *held = PyObject_CallFunction(run->work, "n", (Py_ssize_t)bytes);
+    PyObject *address = *held ? PyObject_CallMethodObjArgs(*held, raw->data_ptr, NULL) : NULL;
+    if (!address) return false;
+    o->work = PyLong_AsVoidPtr(address);
+    o->work_bytes = bytes;
+    Py_DECREF(address);
+    return !PyErr_Occurred();
+}
+
+bool krpy_raw_compute(const krpy_raw_run *run, const krpy_raw *raw, kr_raw_options *o)
+{
+    PyObject *work = NULL;
+    krpy_enter(run->context);
+    if (run->has_stream) krpy_use_stream(run->context, run->stream ? run->stream : KR_STREAM_LEGACY);
+    if (!take_work(run, raw, o, &work)) {
+        krpy_abandon(run->context);
+        Py_XDECREF(work);
+        return false;
+    }
+    KRPY_COMPUTE(run->context, kr_raw_run(run->context->ctx, run->op, run->n_views, run->views, o));
+    Py_XDECREF(work);
+    return krpy_leave(run->context);
+}
+
+/* Runs the kernel. False with an exception. */
+static bool compute(const call *c, PyObject *const *given, kr_raw_options *o)
+{
+    PyObject *stream = given[STREAM];
+    krpy_raw_run run = { .context = c->context,
+                         .op = (kr_raw_op)(c->op - c->raw->ops),
+                         .n_views = c->op->n_views,
+                         .views = c->views,
+                         .has_stream = stream && stream != Py_None,
+                         .work = given[WORK] };
+    if (run.has_stream) run.stream = PyLong_AsVoidPtr(stream);
+    return !PyErr_Occurred() && krpy_raw_compute(&run, c->raw, o);
 }
 
 int krpy_device_of(const krpy_context *context)
@@ -470,15 +510,8 @@ PyObject *krpy_raw_call(PyObject *module, PyObject *const *args, Py_ssize_t n_ar
     for (Py_ssize_t i = 0; i < n_args; i++) given[i] = args[i];
     if (!begin(&c, module, given)) return NULL;
     kr_raw_options_init(&options);
-    bool ok = take_views(&c, given[VIEWS]) && take_options(&c, given + OPTIONS, &options);
-    if (ok) {
-        const kr_raw_op number = (kr_raw_op)(c.op - c.raw->ops);
-        krpy_enter(c.context);
-        PyObject *stream = given[OPTIONS + STREAM];
-        if (stream && stream != Py_None) krpy_raw_use_stream(c.context, PyLong_AsVoidPtr(stream));
-        KRPY_COMPUTE(c.context, kr_raw_run(c.context->ctx, number, c.op->n_views, c.views, &options));
-        ok = krpy_leave(c.context);
-    }
+    const bool ok = take_views(&c, given[VIEWS]) && take_options(&c, given + OPTIONS, &options) &&
+                    compute(&c, given + OPTIONS, &options);
     end(&c);
     return ok ? Py_NewRef(Py_None) : NULL;
 }

@@ -33,14 +33,26 @@ typedef struct krpy_raw {
 } krpy_raw;
 
 /* The arguments of a call after the context, the op and the views. */
-enum { FLAGS, CHUNK_LEN, SEQUENCES, PRECISION, N_GROUPS, EPS, RANGE, A_FLOOR, DT_MIN, DT_MAX, STREAM, N_OPTIONS };
+enum { FLAGS, CHUNK_LEN, SEQUENCES, PRECISION, N_GROUPS, EPS, RANGE, A_FLOOR, DT_MIN, DT_MAX, STREAM, WORK, N_OPTIONS };
 
-/* Options from the arguments [N_OPTIONS], NULL where absent, but for flags, sequences and stream. False with an exception. */
+/* Options from the arguments [N_OPTIONS], NULL where absent, but for flags, sequences, stream and work. False with an exception. */
 bool krpy_raw_numbers(PyObject *const *args, kr_raw_options *o);
 void krpy_raw_flags(unsigned flags, kr_raw_options *o);
 
-/* Queues calls on the caller's stream, a cudaStream_t; NULL is CUDA's legacy default stream. */
-void krpy_raw_use_stream(krpy_context *c, void *stream);
+/* A kernel with its views. stream: a cudaStream_t, on which it is queued; NULL is CUDA's legacy default stream. work: a
+ * callable(bytes) that returns a tensor for work memory, or NULL or None. */
+typedef struct krpy_raw_run {
+    krpy_context *context;
+    kr_raw_op op;
+    int n_views;
+    const kr_view *views;
+    bool has_stream;
+    void *stream;
+    PyObject *work;
+} krpy_raw_run;
+
+/* Checks and runs it. False with an exception. */
+bool krpy_raw_compute(const krpy_raw_run *run, const krpy_raw *raw, kr_raw_options *o);
 
 /* -1: the CPU, else the number of the context's GPU. */
 int krpy_device_of(const krpy_context *c);
