@@ -38,8 +38,9 @@ struct kr_trainer {
     kr_comm *comm; /* NULL: one rank */
     int rank, ranks;
     bool has_entered;
-    int64_t posted; /* buckets of the running step, of ... */
-    int64_t ntickets;
+    int64_t posted;       /* buckets of the running step, of ... */
+    int64_t ntickets;     /* ... these */
+    int64_t posted_early; /* during the backward pass */
     kr_ticket *tickets;
     void *exchange; /* this rank's results, then those of all */
     size_t exchange_bytes;

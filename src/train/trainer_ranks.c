@@ -193,11 +193,12 @@ static bool post(kr_trainer *t)
     const kr_grad_sums *g = &t->sums;
     const kr_grad_bucket *bucket = &g->buckets[t->posted];
     int64_t most = 0, n = 0;
-    for (int64_t i = bucket->row; i > bucket->row_end; i--) most += kr_optimizer_shares_of(t->optimizer, i, 0, NULL);
+    for (int64_t k = bucket->from; k < bucket->end; k++)
+        most += kr_optimizer_shares_of(t->optimizer, g->order[k], 0, NULL);
     kr_comm_share *shares = kr_memory_alloc(memory, (size_t)(most + 1) * sizeof *shares);
     if (!shares) kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for a list of %lld pieces", (long long)most);
-    for (int64_t i = bucket->row; shares && i > bucket->row_end; i--)
-        if (g->rows[i].param) n += kr_optimizer_shares_of(t->optimizer, i, g->rows[i].at - bucket->first, shares + n);
+    for (int64_t k = bucket->from; shares && k < bucket->end; k++)
+        n += kr_optimizer_shares_of(t->optimizer, g->order[k], g->rows[g->order[k]].at - bucket->first, shares + n);
     t->tickets[t->posted++] =
         kr_comm_begin_sum_shares(t->comm, kr_grad_sums_bucket(g, bucket), shares, n, bucket->dtype);
     if (shares) kr_memory_free(memory, shares, (size_t)(most + 1) * sizeof *shares);
@@ -206,8 +207,8 @@ static bool post(kr_trainer *t)
 
 static bool is_final(const kr_trainer *t, const kr_grad_bucket *bucket, int64_t fence)
 {
-    for (int64_t i = bucket->row; i > bucket->row_end; i--)
-        if (t->sums.rows[i].param && !kr_grad_is_final(t->sums.rows[i].param, fence)) return false;
+    for (int64_t k = bucket->from; k < bucket->end; k++)
+        if (!kr_grad_is_final(t->sums.rows[t->sums.order[k]].param, fence)) return false;
     return true;
 }
 
@@ -222,6 +223,7 @@ static void post_final(void *user, int64_t fence)
 void kr_ranks_post_at_fences(kr_trainer *t, bool is_on)
 {
     kr_tape_set_fences(t->tape, is_on ? post_final : NULL, t);
+    t->posted_early = t->posted;
 }
 
 /* What is left to post, finished or not, and the end of all sums. */

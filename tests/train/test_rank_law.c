@@ -46,6 +46,7 @@ typedef struct outcome {
     uint64_t hash;
     int64_t step, positions;
     bool has_times;
+    int64_t nbuckets, posted_early;
     double losses[STEPS], norms[STEPS], eval_loss;
     int64_t scored[STEPS], right[STEPS];
     uint64_t steps_hash;
@@ -133,6 +134,8 @@ static void train(rank_run *r, kr_trainer *trainer)
     if (r->has_folder && kr_trainer_save(trainer) != KR_OK) return;
     o->step = kr_trainer_progress(trainer).step;
     o->positions = kr_trainer_progress(trainer).n_positions;
+    o->nbuckets = trainer->sums.nbuckets;
+    o->posted_early = trainer->posted_early;
     const kr_train_ranks times = kr_trainer_ranks_of(trainer);
     o->has_times = times.rank == r->rank && times.ranks == r->ranks &&
                    (r->ranks == 1 || (times.compute_seconds > 0 && times.slowest_seconds >= times.compute_seconds &&
@@ -273,6 +276,10 @@ static void compare(const rank_law *law, const rank_run *got, const rank_run *wa
                   a->right[i] == b->right[i],
               "%s, rank %d of %d, step %d: loss %.17g, not %.17g; norm %.17g, not %.17g", law->name, got->rank,
               got->ranks, i, a->losses[i], b->losses[i], a->norms[i], b->norms[i]);
+    /* all but the embedding's are posted in the backward pass, if there was one */
+    CHECK(a->nbuckets >= 4 && (law->by_documents || law->n_epochs > 0 || a->posted_early == a->nbuckets - 1),
+          "%s, rank %d of %d: %lld of %lld buckets were posted in the backward pass", law->name, got->rank, got->ranks,
+          (long long)a->posted_early, (long long)a->nbuckets);
     CHECK(a->has_times, "%s, rank %d of %d: the times of a step make no sense", law->name, got->rank, got->ranks);
     CHECK(a->eval_loss == b->eval_loss, "%s, rank %d of %d: evaluation %.17g, not %.17g", law->name, got->rank,
           got->ranks, a->eval_loss, b->eval_loss);
