@@ -177,6 +177,7 @@ static bool differentiate(kr_trainer *t, const kr_step_start *start)
         if (t->ranks > 1) is_done = kr_ranks_begin(t, is_done);
         if (!is_done) return false;
         is_done = run_batches(t, start);
+        if (t->ranks > 1) kr_ranks_note_computed(t);
         if (t->ranks > 1) is_done = kr_ranks_sum(t);
     }
     kr_tape_reset(t->tape);
@@ -260,5 +261,6 @@ kr_status kr_trainer_step(kr_trainer *t)
     t->carried = t->moving;
     t->moving = spare;
     note(t, &sum, lr);
+    if (t->ranks > 1) kr_ranks_note_step(t);
     return KR_OK;
 }

@@ -36,6 +36,7 @@ typedef struct rank_law {
     bool has_ema, is_recomputed, by_documents, keep_grad, carry;
     double clip_norm, dropout;
     int n_virtual;
+    int64_t n_epochs; /* 0: the data repeat */
 } rank_law;
 
 /* Everything a run leaves: all weights in f64, and what the optimizer keeps of each element. */
@@ -44,8 +45,11 @@ typedef struct outcome {
     double *weights, *kept[KINDS];
     uint64_t hash;
     int64_t step, positions;
+    bool has_times;
+    int64_t nbuckets, posted_early;
     double losses[STEPS], norms[STEPS], eval_loss;
-    int64_t scored[STEPS], right[STEPS], steps_hash;
+    int64_t scored[STEPS], right[STEPS];
+    uint64_t steps_hash;
     char failure[600];
 } outcome;
 
@@ -118,7 +122,9 @@ static void train(rank_run *r, kr_trainer *trainer)
     trainer->sums.bucket_bytes = 20000;
     if (r->has_folder && kr_trainer_resume(trainer) != KR_OK) return;
     for (int64_t i; (i = kr_trainer_progress(trainer).step) < r->until;) {
-        if (kr_trainer_step(trainer) != KR_OK) return;
+        const kr_status status = kr_trainer_step(trainer);
+        if (status == KR_END) break;
+        if (status != KR_OK) return;
         const kr_train_progress p = kr_trainer_progress(trainer);
         o->losses[i] = p.loss;
         o->norms[i] = p.grad_norm;
@@ -128,11 +134,17 @@ static void train(rank_run *r, kr_trainer *trainer)
     if (r->has_folder && kr_trainer_save(trainer) != KR_OK) return;
     o->step = kr_trainer_progress(trainer).step;
     o->positions = kr_trainer_progress(trainer).n_positions;
+    o->nbuckets = trainer->sums.nbuckets;
+    o->posted_early = trainer->posted_early;
+    const kr_train_ranks times = kr_trainer_ranks_of(trainer);
+    o->has_times = times.rank == r->rank && times.ranks == r->ranks &&
+                   (r->ranks == 1 || (times.compute_seconds > 0 && times.slowest_seconds >= times.compute_seconds &&
+                                      times.slowest_rank < r->ranks && times.exposed_seconds >= 0));
     o->eval_loss = kr_trainer_evaluate(trainer, trainer->o.validation, 0).loss;
     keep_weights(trainer->params, o->weights);
     keep_pieces(trainer->optimizer, r->out);
     for (int64_t i = 0; i < trainer->optimizer->count; i++)
-        o->steps_hash = 31 * o->steps_hash + trainer->optimizer->steps[i];
+        o->steps_hash = 31 * o->steps_hash + (uint64_t)trainer->optimizer->steps[i];
 }
 
 static kr_loader *loader_of(const kr_source *source, const rank_law *law, kr_data_part part)
@@ -144,6 +156,7 @@ static kr_loader *loader_of(const kr_source *source, const rank_law *law, kr_dat
     o.pack = !law->by_documents;
     o.seed = 5;
     o.carry = law->carry;
+    o.n_epochs = part == KR_DATA_PART_TRAIN ? law->n_epochs : 0;
     o.part = part;
     o.validation_fraction = 0.2;
     return kr_loader_create(source, &o);
@@ -263,9 +276,14 @@ static void compare(const rank_law *law, const rank_run *got, const rank_run *wa
                   a->right[i] == b->right[i],
               "%s, rank %d of %d, step %d: loss %.17g, not %.17g; norm %.17g, not %.17g", law->name, got->rank,
               got->ranks, i, a->losses[i], b->losses[i], a->norms[i], b->norms[i]);
+    /* all but the embedding's are posted in the backward pass, if there was one */
+    CHECK(a->nbuckets >= 4 && (law->by_documents || law->n_epochs > 0 || a->posted_early == a->nbuckets - 1),
+          "%s, rank %d of %d: %lld of %lld buckets were posted in the backward pass", law->name, got->rank, got->ranks,
+          (long long)a->posted_early, (long long)a->nbuckets);
+    CHECK(a->has_times, "%s, rank %d of %d: the times of a step make no sense", law->name, got->rank, got->ranks);
     CHECK(a->eval_loss == b->eval_loss, "%s, rank %d of %d: evaluation %.17g, not %.17g", law->name, got->rank,
           got->ranks, a->eval_loss, b->eval_loss);
-    CHECK(a->step == STEPS && a->positions == b->positions && a->steps_hash == b->steps_hash, "%s: step %lld",
+    CHECK(a->step == b->step && a->positions == b->positions && a->steps_hash == b->steps_hash, "%s: step %lld",
           law->name, (long long)a->step);
     compare_elements(law, got->ranks, got->rank, "the weights", a->weights, b->weights, b->elements);
 }
@@ -282,8 +300,9 @@ static void check_law(const rank_law *law)
     outcome whole = { .elements = 0 };
     run_ranks(law, 1, one, &whole);
     CHECK(!one->own.failure[0], "%s: %s", law->name, one->own.failure);
-    CHECK(one->own.losses[STEPS - 1] < one->own.losses[0], "%s: the loss goes from %g to %g", law->name,
-          one->own.losses[0], one->own.losses[STEPS - 1]);
+    CHECK(one->own.step == STEPS || law->n_epochs > 0, "%s: %lld steps", law->name, (long long)one->own.step);
+    CHECK(one->own.losses[one->own.step - 1] < one->own.losses[0], "%s: the loss goes from %g to %g", law->name,
+          one->own.losses[0], one->own.losses[one->own.step - 1]);
     for (int ranks = 2; ranks <= RANKS_MOST && ranks <= law->micro_batches; ranks *= 2) {
         rank_run list[RANKS_MOST];
         outcome parts = { .elements = 0 };
@@ -369,6 +388,18 @@ TEST(ranks_of_documents)
                            .micro_batches = 8,
                            .clip_norm = 1,
                            .by_documents = true });
+}
+
+/* The last step has fewer micro-batches than ranks. */
+TEST(ranks_at_the_end_of_the_data)
+{
+    check_law(&(rank_law){
+        .name = "mamba2, 3 epochs", .family = KR_FAMILY_MAMBA2, .micro_batches = 8, .clip_norm = 1, .n_epochs = 3 });
+    check_law(&(rank_law){ .name = "mamba3, carried, 2 epochs",
+                           .family = KR_FAMILY_MAMBA3,
+                           .micro_batches = 8,
+                           .carry = true,
+                           .n_epochs = 2 });
 }
 
 /* Each micro-batch begins from the state after the one before it, on another rank. */
@@ -462,4 +493,39 @@ TEST(ranks_resume_what_any_number_has_saved)
         free_run(saved, ranks[part], &saved_parts);
     }
     remove_tree(folder);
+}
+
+/* A share that was changed, or is missing, is an error of all ranks that names the file. */
+static void check_damaged(const rank_law *law, int ranks, bool is_missing)
+{
+    rank_run list[RANKS_MOST];
+    outcome parts = { .elements = 0 };
+    char path[512];
+    run_part(law, 4, 2, true, list, &parts);
+    free_run(list, 4, &parts);
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000002/training-00002-of-00004.safetensors", the_run());
+    FILE *file = fopen(path, "r+b");
+    CHECK(file != NULL, "%s is missing", path);
+    if (!file) return;
+    fseek(file, -1, SEEK_END);
+    fputc(0x5a, file);
+    fclose(file);
+    if (is_missing) remove(path);
+    parts = (outcome){ .elements = 0 };
+    run_part(law, ranks, 3, true, list, &parts);
+    for (int r = 0; r < ranks; r++)
+        CHECK(strstr(list[r].own.failure, "training-00002-of-00004.safetensors"), "rank %d of %d: \"%s\"", r, ranks,
+              list[r].own.failure);
+    free_run(list, ranks, &parts);
+}
+
+TEST(ranks_refuse_damaged_shares)
+{
+    const rank_law law = { .name = "mamba2", .family = KR_FAMILY_MAMBA2, .micro_batches = 8 };
+    for (int ranks = 1; ranks <= 4; ranks *= 2)
+        for (int is_missing = 0; is_missing < 2; is_missing++) {
+            begin_folder();
+            check_damaged(&law, ranks, is_missing);
+            remove_tree(folder);
+        }
 }
