@@ -36,6 +36,7 @@ typedef struct rank_law {
     bool has_ema, is_recomputed, by_documents, keep_grad, carry;
     double clip_norm, dropout;
     int n_virtual;
+    int64_t d_model;  /* 0: 48 */
     int64_t n_epochs; /* 0: the data repeat */
 } rank_law;
 
@@ -47,6 +48,7 @@ typedef struct outcome {
     int64_t step, positions;
     bool has_times;
     int64_t nbuckets, posted_early;
+    size_t bytes; /* of the optimizer's state on this rank */
     double losses[STEPS], norms[STEPS], eval_loss;
     int64_t scored[STEPS], right[STEPS];
     uint64_t steps_hash;
@@ -68,7 +70,7 @@ static kr_model *model_of(kr_ctx *ctx, const rank_law *law)
 {
     kr_model_config *config = kr_model_config_create(ctx);
     config->family = law->family;
-    kr_model_config_set_d_model(config, 48);
+    kr_model_config_set_d_model(config, law->d_model ? law->d_model : 48);
     config->mamba1->state_rank = 4;
     config->mamba2->state_rank = config->mamba3->state_rank = 8;
     config->mamba2->per_head_dim = config->mamba3->per_head_dim = 16;
@@ -135,6 +137,7 @@ static void train(rank_run *r, kr_trainer *trainer)
     o->step = kr_trainer_progress(trainer).step;
     o->positions = kr_trainer_progress(trainer).n_positions;
     o->nbuckets = trainer->sums.nbuckets;
+    o->bytes = kr_optimizer_bytes(trainer->optimizer);
     o->posted_early = trainer->posted_early;
     const kr_train_ranks times = kr_trainer_ranks_of(trainer);
     o->has_times = times.rank == r->rank && times.ranks == r->ranks &&
@@ -234,7 +237,7 @@ static void *run_rank(void *arg)
 
 static void run_part(const rank_law *law, int ranks, int64_t until, bool has_folder, rank_run *list, outcome *out)
 {
-    enum { ELEMENTS_MOST = 1 << 18 };
+    enum { ELEMENTS_MOST = 1 << 21 };
     for (int k = 0; k < KINDS; k++) out->kept[k] = calloc(ELEMENTS_MOST, sizeof(double));
     for (int i = 0; i < ranks; i++) {
         list[i] =
@@ -400,6 +403,25 @@ TEST(ranks_at_the_end_of_the_data)
                            .micro_batches = 8,
                            .carry = true,
                            .n_epochs = 2 });
+}
+
+/* Each rank keeps its share of the state, and not much more: pieces are blocks, and the smallest rows are whole. */
+TEST(ranks_share_the_optimizer)
+{
+    const rank_law law = { .name = "large", .family = KR_FAMILY_MAMBA2, .micro_batches = 4, .d_model = 256 };
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+        rank_run list[RANKS_MOST];
+        outcome parts = { .elements = 0 };
+        begin_folder();
+        run_part(&law, ranks, 0, false, list, &parts);
+        end_folder();
+        for (int r = 0; r < ranks; r++) {
+            const double share = 8.0 * (double)list[r].own.elements / ranks;
+            CHECK(fabs((double)list[r].own.bytes - share) < 0.05 * share, "rank %d of %d keeps %zu bytes, not %.0f", r,
+                  ranks, list[r].own.bytes, share);
+        }
+        free_run(list, ranks, &parts);
+    }
 }
 
 /* Each micro-batch begins from the state after the one before it, on another rank. */
