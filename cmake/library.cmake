@@ -164,7 +164,7 @@ if(KR_CUDA OR KR_CUDA_PLUGIN)
     if(KR_CUDA_PLUGIN)
         set(apart APART)
     endif()
-    krait_objects(krait_cuda ${apart} SOURCES ${cuda_sources} src/device/device_cuda.c)
+    krait_objects(krait_cuda ${apart} SOURCES ${cuda_sources} src/device/device_cuda.c src/device/nccl_cuda.c)
     # Kernels of Hopper are empty without 90a: a build that lacks it takes every GPU for one of sm_80.
     if(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
         set_source_files_properties(src/device/device_cuda.c PROPERTIES COMPILE_DEFINITIONS KR_CUDA_WITHOUT_90A)

@@ -412,6 +412,16 @@ int64_t mock_stream_waiting(const mock_stream *s)
     return s->nqueued - s->nrun;
 }
 
+void mock_memory_open(void)
+{
+    open_region();
+}
+
+void mock_memory_close(void)
+{
+    close_region();
+}
+
 void *mock_memory_alloc(size_t bytes)
 {
     mock none = { .most = region_bytes };
@@ -502,23 +512,28 @@ static const char *launch_graph(kr_device *device, void *captured)
     return NULL;
 }
 
-static const kr_device_ops vtable = { .holds = holds,
-                                      .owns = owns,
-                                      .upload = move,
-                                      .download = move,
-                                      .copy = copy,
-                                      .wait = wait,
-                                      .record_event = record_event,
-                                      .wait_event = wait_event,
-                                      .use_stream = use_stream,
-                                      .check = check,
-                                      .memory_info = memory_info,
-                                      .close = close,
-                                      .detach = detach,
-                                      .capture_begin = capture_begin,
-                                      .capture_end = capture_end,
-                                      .launch_graph = launch_graph,
-                                      .destroy_graph = destroy_graph };
+static kr_device_ops vtable = { .holds = holds,
+                                .owns = owns,
+                                .upload = move,
+                                .download = move,
+                                .copy = copy,
+                                .wait = wait,
+                                .record_event = record_event,
+                                .wait_event = wait_event,
+                                .use_stream = use_stream,
+                                .check = check,
+                                .memory_info = memory_info,
+                                .close = close,
+                                .detach = detach,
+                                .capture_begin = capture_begin,
+                                .capture_end = capture_end,
+                                .launch_graph = launch_graph,
+                                .destroy_graph = destroy_graph };
+
+void mock_device_offer_comm(const struct kr_device_comm_ops *ops)
+{
+    vtable.comm = ops;
+}
 
 /* ---- kernels ---- */
 

@@ -23,4 +23,12 @@ int64_t mock_stream_waiting(const mock_stream *stream); /* pieces of work that h
 void *mock_memory_alloc(size_t bytes);
 void mock_memory_free(void *p);
 
+/* Between these two the calling thread may touch device memory, as a copy engine does. */
+void mock_memory_open(void);
+void mock_memory_close(void);
+
+/* What mock devices exchange with those of other ranks; NULL: nothing, as at the start. */
+struct kr_device_comm_ops;
+void mock_device_offer_comm(const struct kr_device_comm_ops *ops);
+
 #endif

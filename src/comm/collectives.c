@@ -8,6 +8,7 @@
 #include "comm/comm_impl.h"
 
 #include "base/hash.h"
+#include "comm/device_calls.h"
 #include "comm/sum_order.h"
 
 #include <stdio.h>
@@ -15,19 +16,9 @@
 
 enum { MAGIC = 0x4B524331, SMALL_SUM_BYTES = 4096 };
 
-/* What a rank calls. All of a call's headers are equal up to `flags`. */
-typedef struct header {
-    uint32_t magic;
-    int32_t version; /* KR_VERSION_NUMBER */
-    uint64_t comm;
-    int64_t number; /* of the call on its communicator; 0 for an exchange */
-    int32_t op, dtype, peer, order;
-    int64_t n;
-    uint64_t bytes, shares;
-    uint64_t flags; /* 1: the context has failed */
-} header;
+typedef kr_call_header header;
 
-enum { AGREEMENT = 100, COMPARED = offsetof(header, flags) };
+enum { AGREEMENT = 100, CONNECTION = 101, COMPARED = offsetof(header, flags) };
 
 /* ---- texts ---- */
 
@@ -36,6 +27,7 @@ static const char *name_of(int op)
     static const char *const names[] = { "barrier", "sum",        "sum_scatter", "sum_shares", "gather_shares",
                                          "gather",  "all_to_all", "broadcast",   "exchange" };
     if (op == AGREEMENT) return "agree";
+    if (op == CONNECTION) return "create";
     return op >= 0 && op < (int)(sizeof names / sizeof *names) ? names[op] : "unknown call";
 }
 
@@ -56,6 +48,14 @@ static const char *describe(const header *h, char *text, size_t bytes)
         break;
     default: snprintf(text, bytes, "%s", name);
     }
+    return text;
+}
+
+const char *kr_call_name(const header *h, char *text, size_t bytes)
+{
+    char call[128];
+    describe(h, call, sizeof call);
+    snprintf(text, bytes, "comm.%s: call %lld (%s)", name_of(h->op), (long long)h->number, call);
     return text;
 }
 
@@ -106,8 +106,7 @@ static void add_recv(kr_world *world, int rank, void *data, size_t bytes)
     if (bytes) world->moves.recvs[world->moves.nrecvs++] = (kr_move){ .rank = rank, .data = data, .bytes = bytes };
 }
 
-/* Breaks the world for the reason why moves have failed. */
-static kr_status explain(kr_world *world, kr_moved moved, const header *h)
+kr_status kr_call_explain(kr_world *world, kr_moved moved, const header *h)
 {
     char call[128], who[512];
     describe(h, call, sizeof call);
@@ -147,12 +146,12 @@ static size_t count_bytes(const kr_move *moves, int n)
     return bytes;
 }
 
-static kr_status make_moves(kr_world *world, const header *h)
+kr_status kr_call_move(kr_world *world, const header *h)
 {
     if (world->moves.nsends + world->moves.nrecvs == 0) return KR_OK;
     world->moves.timeout = world->timeout;
     const kr_moved moved = world->engine->move(world->self, &world->moves);
-    if (moved != KR_MOVED_ALL) return explain(world, moved, h);
+    if (moved != KR_MOVED_ALL) return kr_call_explain(world, moved, h);
     pthread_mutex_lock(&world->mutex);
     world->sent += count_bytes(world->moves.sends, world->moves.nsends);
     world->received += count_bytes(world->moves.recvs, world->moves.nrecvs);
@@ -166,7 +165,8 @@ static header header_of(kr_job *job)
 {
     const kr_comm_call *c = &job->call;
     header h = { .magic = MAGIC, .version = KR_VERSION_NUMBER, .comm = job->comm->id, .flags = job->has_failed };
-    h.op = job->is_agreement ? AGREEMENT : (int32_t)c->op;
+    h.op = job->is_agreement ? AGREEMENT : job->kind == KR_JOB_CONNECT ? CONNECTION : (int32_t)c->op;
+    h.on_device = job->from_device || (job->to_device && c->op != KR_COMM_EXCHANGE);
     h.number = c->op == KR_COMM_EXCHANGE && !job->is_agreement ? 0 : ++job->comm->ncalls;
     h.order = (int32_t)job->comm->world->order;
     h.dtype = (int32_t)c->dtype;
@@ -198,6 +198,12 @@ static kr_status fail_mismatch(kr_world *world, const header *mine, int rank, co
                        "comm: %s calls %s on one communicator, but %s calls %s on another; all ranks use their "
                        "communicators in the same order",
                        me, a, who, b);
+    else if (other->on_device != mine->on_device && other->op == mine->op)
+        kr_world_break(world, KR_ERR_ARG,
+                       "comm.%s: call %lld (%s): the operands of %s are in %s memory, those of %s in %s memory; with "
+                       "NCCL all of a call are in one kind",
+                       name_of(mine->op), (long long)mine->number, a, me, mine->on_device ? "device" : "host", who,
+                       other->on_device ? "device" : "host");
     else if (other->op == KR_COMM_EXCHANGE && mine->op == KR_COMM_EXCHANGE)
         kr_world_break(world, KR_ERR_ARG, "comm.exchange: %s receives %llu bytes, but %s sends %llu", me,
                        (unsigned long long)mine->bytes, who, (unsigned long long)other->bytes);
@@ -227,7 +233,7 @@ static kr_status compare_headers(kr_job *job, const header *mine, uint64_t *fail
         add_send(world, comm->members[i], mine, sizeof *mine);
         add_recv(world, comm->members[i], &others[i], sizeof *others);
     }
-    const kr_status status = make_moves(world, mine);
+    const kr_status status = kr_call_move(world, mine);
     if (status != KR_OK) return status;
     for (int i = 0; i < comm->ranks; i++) {
         if (i == comm->rank) continue;
@@ -332,7 +338,7 @@ static kr_status scatter_windows(const share_call *c)
             slot += bytes;
         }
     }
-    return make_moves(world, c->h);
+    return kr_call_move(world, c->h);
 }
 
 static kr_status gather_windows(const share_call *c)
@@ -344,7 +350,7 @@ static kr_status gather_windows(const share_call *c)
         send_window(c, i, c->to, &c->windows[comm->rank]);
         recv_window(c, i, c->to, &c->windows[i]);
     }
-    return make_moves(comm->world, c->h);
+    return kr_call_move(comm->world, c->h);
 }
 
 /* ---- two levels ----
@@ -373,7 +379,7 @@ static kr_status scatter_in_host(const share_call *c)
             }
         }
     }
-    return make_moves(world, c->h);
+    return kr_call_move(world, c->h);
 }
 
 static kr_status sum_in_two_levels(const share_call *c)
@@ -396,7 +402,7 @@ static kr_status sum_in_two_levels(const share_call *c)
         add_send(world, comm->members[other], slots[0], (size_t)n * c->element);
         add_recv(world, comm->members[other], slots[1], own_bytes);
     }
-    status = make_moves(world, c->h);
+    status = kr_call_move(world, c->h);
     if (status == KR_OK) sum_window(c, sums, hosts);
     return status;
 }
@@ -412,7 +418,7 @@ static kr_status gather_in_two_levels(const share_call *c)
         send_window(c, other, c->to, &c->windows[comm->rank]);
         recv_window(c, other, c->to, &c->windows[other]);
     }
-    const kr_status status = make_moves(comm->world, c->h);
+    const kr_status status = kr_call_move(comm->world, c->h);
     if (status != KR_OK) return status;
     clear_moves(comm->world);
     for (int g = 0; g < per_host; g++) {
@@ -421,7 +427,7 @@ static kr_status gather_in_two_levels(const share_call *c)
             recv_window(c, base + g, c->to, &c->windows[first + g]);
         }
     }
-    return make_moves(comm->world, c->h);
+    return kr_call_move(comm->world, c->h);
 }
 
 static kr_status sum_round(const share_call *c)
@@ -468,7 +474,7 @@ static kr_status small_sum(kr_job *job, const header *h, size_t bytes)
         add_send(world, comm->members[i], job->call.to, bytes);
         add_recv(world, comm->members[i], world->slots[i], bytes);
     }
-    const kr_status status = make_moves(world, h);
+    const kr_status status = kr_call_move(world, h);
     if (status != KR_OK) return status;
     kr_sum_slots(job->call.dtype, world->slots, comm->ranks, job->call.n);
     memcpy(job->call.to, world->slots[0], bytes);
@@ -482,7 +488,7 @@ static kr_status engine_sum(kr_job *job, const header *h)
     world->moves.timeout = world->timeout;
     const kr_moved moved = world->engine->sum(world->self, job->comm->members, job->comm->ranks, job->call.to,
                                               job->call.n, job->call.dtype == KR_DTYPE_F64, &world->moves);
-    return moved == KR_MOVED_ALL ? KR_OK : explain(world, moved, h);
+    return moved == KR_MOVED_ALL ? KR_OK : kr_call_explain(world, moved, h);
 }
 
 /* Slots for `ranks` ranks in the scratch, and windows behind them. */
@@ -535,10 +541,11 @@ static kr_status call_bytes(kr_job *job, const header *h)
         }
     }
     if (call->op != KR_COMM_BROADCAST && call->bytes) memmove(to + own, to_all ? from : from + own, call->bytes);
-    return make_moves(comm->world, h);
+    return kr_call_move(comm->world, h);
 }
 
-/* A header tells the receiver what comes; nothing tells the sender what is expected. */
+/* A header tells the receiver what comes; nothing tells the sender what is expected. Operands in device memory are not moved
+ * here. */
 static kr_status call_exchange(kr_job *job, const header *h)
 {
     const kr_comm *comm = job->comm;
@@ -546,17 +553,18 @@ static kr_status call_exchange(kr_job *job, const header *h)
     kr_world *world = comm->world;
     header *other = (header *)world->scratch, expected = *h;
     expected.bytes = call->source_bytes;
+    expected.on_device = job->to_device;
     clear_moves(world);
     if (call->peer >= 0) {
         add_send(world, comm->members[call->peer], h, sizeof *h);
-        add_send(world, comm->members[call->peer], call->from, call->bytes);
+        if (!job->from_device) add_send(world, comm->members[call->peer], call->from, call->bytes);
     }
-    if (call->source < 0) return make_moves(world, h);
+    if (call->source < 0) return kr_call_move(world, h);
     const int source = comm->members[call->source], nsends = world->moves.nsends;
     world->moves.nsends = 0;
     add_recv(world, source, other, sizeof *other);
     if (call->peer >= 0) world->moves.nsends = 1; /* the headers pass each other */
-    kr_status status = make_moves(world, h);
+    kr_status status = kr_call_move(world, h);
     if (status != KR_OK) return status;
     if (memcmp(other, &expected, COMPARED) != 0) return fail_mismatch(world, &expected, source, other);
     world->moves.nrecvs = 0;
@@ -565,8 +573,8 @@ static kr_status call_exchange(kr_job *job, const header *h)
         world->moves.sends[0] = world->moves.sends[1];
         world->moves.nsends = 1;
     }
-    add_recv(world, source, call->to, call->source_bytes);
-    return make_moves(world, h);
+    if (!job->to_device) add_recv(world, source, call->to, call->source_bytes);
+    return kr_call_move(world, h);
 }
 
 /* What a rank says in an agreement when any has failed. */
@@ -592,7 +600,7 @@ static kr_status call_agree(kr_job *job, const header *h, uint64_t failed)
         add_send(world, comm->members[i], mine, sizeof *mine);
         add_recv(world, comm->members[i], &all[i], sizeof *all);
     }
-    const kr_status status = make_moves(world, h);
+    const kr_status status = kr_call_move(world, h);
     if (status != KR_OK) return status;
     int first = 0;
     while (first < comm->ranks - 1 && all[first].status == KR_OK) first++;
@@ -629,9 +637,9 @@ kr_status kr_job_run(kr_job *job)
     uint64_t failed = 0;
     kr_status status;
     if (h.op == KR_COMM_EXCHANGE) status = call_exchange(job, &h);
-    else {
-        status = compare_headers(job, &h, &failed);
-        if (status == KR_OK) status = run_call(job, &h, failed);
-    }
+    else status = compare_headers(job, &h, &failed);
+    if (status == KR_OK && job->device_call) status = kr_comm_device_call(job, &h);
+    else if (status == KR_OK && job->kind == KR_JOB_CONNECT) status = kr_comm_device_connect(job->comm, &h);
+    else if (status == KR_OK && h.op != KR_COMM_EXCHANGE) status = run_call(job, &h, failed);
     return status == KR_OK ? KR_OK : job->comm->world->problem_status;
 }

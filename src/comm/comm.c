@@ -1,6 +1,7 @@
 /* comm.c - communicators on the caller's side: creation, splitting, posted calls, agreement on errors. */
 #define _GNU_SOURCE
 #include "comm/comm_impl.h"
+#include "comm/device_calls.h"
 
 #include "base/cpu.h"
 #include "base/device_memory.h"
@@ -22,11 +23,15 @@ KR_DEFAULTS(kr_comm_call) = { .size = sizeof(kr_comm_call), .peer = -1, .source 
 /* ---- creation ---- */
 
 /* Options and environment: who this rank is, and by what engine. */
-static bool choose(kr_ctx *ctx, const kr_comm_options *options, kr_launch *launch, const char **engine)
+static bool choose(kr_world *world, const kr_comm_options *options, kr_launch *launch, const char **engine)
 {
+    kr_ctx *ctx = world->ctx;
     static const char op[] = "comm.create";
     const char *named = options->engine ? options->engine : getenv("KR_COMM");
     if (named && !*named) named = NULL;
+    world->uses_nccl = !named || strcmp(named, "nccl") == 0;
+    world->must_use_nccl = named && world->uses_nccl;
+    if (world->uses_nccl) named = NULL; /* the launcher's engine carries what is not in device memory */
     if (!kr_require(ctx, options->timeout > 0 && isfinite(options->timeout), KR_ERR_ARG,
                     "%s: options.timeout is %g, but must be a positive number of seconds", op, options->timeout) ||
         !kr_require(ctx, options->order == KR_SUM_ORDERED || options->order == KR_SUM_FAST, KR_ERR_ARG,
@@ -57,7 +62,7 @@ static bool find_engine(kr_world *world, const char *name, const kr_launch *laun
     if (strcmp(name, "self") == 0) world->engine = kr_engine_self();
     else if (strcmp(name, "tcp") == 0) world->engine = kr_engine_tcp();
     else if (strcmp(name, "mpi") == 0) world->engine = kr_engine_load(ctx, name, &world->library);
-    else kr_fail(ctx, KR_ERR_ARG, "%s: the engine is \"%.60s\", but must be \"self\", \"tcp\" or \"mpi\"", op, name);
+    else kr_fail(ctx, KR_ERR_ARG, "%s: the engine is \"%.60s\", but must be \"self\", \"tcp\", \"mpi\" or \"nccl\"", op, name);
     if (!world->engine || strcmp(name, "tcp") != 0) return world->engine != NULL;
     return kr_require(ctx, launch->ranks > 0, KR_ERR_ARG,
                       "%s: engine tcp does not know its ranks; start the program by krait launch, or set options.rank, "
@@ -86,6 +91,7 @@ static void release_world(kr_world *world)
 {
     if (--world->users > 0) return;
     if (world->is_running) kr_world_close(world);
+    if (world->stream && world->nforks == kr_fork_count()) kr_comm_device_close(world);
     kr_memory *memory = &world->ctx->memory;
     const size_t moves = (size_t)world->nmoves_most * sizeof(kr_move), ranks = (size_t)world->ranks;
     if (world->slots) kr_memory_free(memory, world->slots, 2 * ranks * sizeof(void *));
@@ -146,8 +152,8 @@ static void describe(kr_comm *comm)
     }
     comm->per_host = count_per_host(comm);
     if (sharing > 1) snprintf(share, sizeof share, " shared by %d ranks", sharing);
-    snprintf(comm->text, sizeof comm->text, "%s: rank %d of %d, %d of %d on %s, %d CPU%s%s", world->engine->name,
-             comm->rank, comm->ranks, comm->local_rank, comm->local_ranks, own->host, own->ncpus,
+    snprintf(comm->text, sizeof comm->text, "%s%s: rank %d of %d, %d of %d on %s, %d CPU%s%s",
+             world->stream ? "nccl over " : "", world->engine->name, comm->rank, comm->ranks, comm->local_rank, comm->local_ranks, own->host, own->ncpus,
              own->ncpus == 1 ? "" : "s", share);
 }
 
@@ -192,11 +198,66 @@ static void warn(const kr_comm *comm)
                 ranks, own->host, threads, own->ncpus, own->ncpus > ranks ? own->ncpus / ranks : 1);
 }
 
+/* Two ranks on one device are an error. */
+static bool check_devices(const kr_comm *comm)
+{
+    const kr_rank_info *table = comm->world->table;
+    for (int b = 1; b < comm->ranks; b++) {
+        for (int a = 0; a < b; a++) {
+            if (table[a].machine != table[b].machine || table[a].device != table[b].device) continue;
+            return kr_fail(comm->ctx, KR_ERR_UNSUPPORTED,
+                           "comm.create: ranks %d and %d of %d use the same device of %s, which NCCL refuses; give each "
+                           "rank a device of its own (cuda means cuda:LOCAL_RANK), or choose engine %s (KR_COMM, "
+                           "kr_comm_options.engine), which copies through the host",
+                           a, b, comm->ranks, table[a].host, comm->world->engine->name);
+        }
+    }
+    return true;
+}
+
+static void post_and_wait(kr_job *job)
+{
+    kr_world_post(job->comm->world, job);
+    kr_world_wait(job->comm->world, job);
+}
+
+/* Connects the devices of the ranks, collectively. */
+static bool connect_devices(kr_comm *comm)
+{
+    kr_job job = { .comm = comm, .kind = KR_JOB_CONNECT, .call = { .size = sizeof job.call } };
+    post_and_wait(&job);
+    return job.status == KR_OK || !kr_world_blame(comm->world);
+}
+
+/* Device operands stay on the devices if those of all ranks can exchange them, by the table of ranks. why: why that of this rank
+ * cannot; NULL: it can. */
+static bool use_devices(kr_comm *comm, const char *why)
+{
+    kr_world *world = comm->world;
+    int without = 0;
+    while (without < comm->ranks && world->table[without].device) without++;
+    if (without < comm->ranks) {
+        const kr_rank_info *other = &world->table[without];
+        if (world->must_use_nccl)
+            return kr_fail(comm->ctx, KR_ERR_UNSUPPORTED, "comm.create: engine nccl: rank %d of %d (%s) cannot use it%s%s",
+                           why ? comm->rank : without, comm->ranks, why ? world->table[comm->rank].host : other->host,
+                           why ? ": " : "", why ? why : "");
+        if (without == comm->rank && kr_comm_device_may_exchange(comm->ctx))
+            kr_note(comm->ctx, KR_LOG_WARNING, "rank %d: device operands of communicators are copied through the host: %s",
+                    comm->rank, why);
+        return true;
+    }
+    return check_devices(comm) && kr_comm_device_open(world) && connect_devices(comm);
+}
+
 /* The first call tells who the ranks are. */
 static bool meet(kr_comm *comm)
 {
     kr_world *world = comm->world;
-    const kr_rank_info own = own_info(comm->ctx);
+    kr_rank_info own = own_info(comm->ctx);
+    const char *why = "another engine was chosen";
+    if (world->must_use_nccl || (world->uses_nccl && world->ranks > 1))
+        why = kr_comm_device_find(comm->ctx, &own.device);
     for (int i = 0; i < comm->ranks; i++) comm->members[i] = i;
     comm->rank = world->rank;
     comm->id = KR_HASH_BEGIN;
@@ -206,16 +267,17 @@ static bool meet(kr_comm *comm)
     world->table = table;
     for (int i = 0; i < comm->ranks; i++) table[i].host[sizeof table[i].host - 1] = '\0';
     if (!ok) return kr_blame(comm->ctx, "comm.create");
+    const bool can_use = !world->uses_nccl || (world->ranks == 1 && !world->must_use_nccl) || use_devices(comm, why);
     describe(comm);
     warn(comm);
-    return true;
+    return can_use;
 }
 
 static kr_comm *create(kr_ctx *ctx, const kr_comm_options *options, kr_world *world)
 {
     kr_launch launch = { .ranks = 0 };
     const char *engine = "self";
-    if (!choose(ctx, options, &launch, &engine) || !find_engine(world, engine, &launch)) return NULL;
+    if (!choose(world, options, &launch, &engine) || !find_engine(world, engine, &launch)) return NULL;
     world->timeout = options->timeout;
     world->order = options->order;
     world->setup = (kr_engine_setup){ .bytes = sizeof world->setup,
@@ -266,6 +328,7 @@ kr_comm *kr_comm_create(kr_ctx *ctx, const kr_comm_options *options)
 static void free_job(kr_job *job)
 {
     kr_memory *memory = &job->comm->ctx->memory;
+    kr_comm_device_end(job);
     if (job->from_bytes) kr_memory_free(memory, (void *)job->call.from, job->from_bytes);
     if (job->to_bytes) kr_memory_free(memory, job->call.to, job->to_bytes);
     kr_memory_free(memory, job, job->bytes);
@@ -293,6 +356,10 @@ void kr_comm_destroy(kr_comm *comm)
     while (comm->jobs) {
         if (!is_child) kr_world_wait(world, comm->jobs);
         remove_job(comm->jobs);
+    }
+    if (world->stream && !is_child) {
+        comm->leave = (kr_job){ .comm = comm, .kind = KR_JOB_LEAVE };
+        post_and_wait(&comm->leave);
     }
     kr_memory_free(&world->ctx->memory, comm, comm->bytes);
     release_world(world);
@@ -408,6 +475,10 @@ static bool stage(kr_job *job)
     kr_comm_call *c = &job->call;
     size_t from, to;
     measure(job->comm, c, &from, &to);
+    if (!kr_comm_device_begin(job, from, to)) return false;
+    if (job->device_call && c->op != KR_COMM_EXCHANGE) return true;
+    if (job->from_device) from = 0;
+    if (job->to_device) to = 0;
     if (from && kr_on_device(ctx, c->from)) {
         void *copy = kr_memory_alloc(&ctx->memory, from);
         if (!copy) return kr_fail(ctx, KR_ERR_NOMEM, "comm: out of memory for %zu bytes of a device operand", from);
@@ -514,7 +585,7 @@ kr_status kr_comm_end(kr_comm *comm, kr_ticket ticket)
     kr_world_wait(comm->world, job);
     if (job->status != KR_OK) kr_world_blame(comm->world);
     unstage(job);
-    remove_job(job);
+    remove_job(job); /* and the context's stream waits for a device call */
     return ctx->status;
 }
 
@@ -587,6 +658,14 @@ static kr_comm *make_part(kr_comm *comm, const choice *members, int n)
     return part;
 }
 
+/* A part whose devices are connected, if those of the world are. NULL after an error. */
+static kr_comm *connected(kr_comm *part)
+{
+    if (!part || !part->world->stream || connect_devices(part)) return part;
+    kr_comm_destroy(part);
+    return NULL;
+}
+
 kr_comm *kr_comm_split(kr_comm *comm, int colour, int key)
 {
     if (!comm) return NULL;
@@ -607,7 +686,9 @@ kr_comm *kr_comm_split(kr_comm *comm, int colour, int key)
     }
     if (kr_comm_gather(comm, &own, all, sizeof own) == KR_OK) {
         comm->nsplits++;
-        if (colour >= 0) part = make_part(comm, all + comm->ranks, members_of(comm, all, colour, all + comm->ranks));
+        if (colour >= 0)
+            part = connected(
+                make_part(comm, all + comm->ranks, members_of(comm, all, colour, all + comm->ranks)));
         if (colour >= 0 && !part) kr_world_fail(comm->world);
     }
     kr_memory_free(&ctx->memory, all, bytes);
@@ -623,7 +704,7 @@ kr_comm_info kr_comm_info_of(const kr_comm *comm)
     info.ranks = comm->ranks;
     info.local_rank = comm->local_rank;
     info.local_ranks = comm->local_ranks;
-    info.engine = world->engine->name;
+    info.engine = world->stream ? "nccl" : world->engine->name;
     info.text = comm->text;
     if (world->nforks != kr_fork_count()) return info;
     pthread_mutex_lock(&world->mutex);

@@ -14,10 +14,13 @@ typedef struct kr_rank_info {
     char host[64];
     uint64_t machine; /* the same for ranks of one machine */
     int32_t process, ncpus, nthreads, reserved;
-    int64_t cpus; /* a hash of the CPUs that it may use */
+    int64_t cpus;    /* a hash of the CPUs that it may use */
+    uint64_t device; /* that may exchange data with those of other ranks, by its number on the machine; 0: none */
 } kr_rank_info;
 
-/* A posted call, from kr_comm_begin to kr_comm_end. */
+typedef enum kr_job_kind { KR_JOB_CALL = 0, KR_JOB_CONNECT = 1, KR_JOB_LEAVE = 2 } kr_job_kind;
+
+/* A posted call, from kr_comm_begin to kr_comm_end; or one that connects devices, or ends that. */
 typedef struct kr_job {
     struct kr_job *queued; /* the next one for the thread */
     struct kr_job *next;   /* of the same communicator */
@@ -29,10 +32,26 @@ typedef struct kr_job {
     kr_status failed_status;     /* of that text */
     void *device_to;             /* NULL, or where the result belongs ... */
     size_t from_bytes, to_bytes; /* ... and the sizes of `from` and `to` if they are copies; 0: they are not */
-    size_t bytes;                /* of this struct and what is behind it */
+    void *device_call;           /* of the device's own exchanges; NULL: the engine moves the bytes */
+    bool from_device, to_device; /* device_call: which operands are in device memory */
+    kr_job_kind kind;
+    size_t bytes; /* of this struct and what is behind it */
     bool is_done;
     kr_status status;
 } kr_job;
+
+/* What a rank calls. All of a call's headers are equal up to `flags`. */
+typedef struct kr_call_header {
+    uint32_t magic;
+    int32_t version; /* KR_VERSION_NUMBER */
+    uint64_t comm;
+    int64_t number; /* of the call on its communicator; 0 for an exchange */
+    int32_t op, dtype, peer, order;
+    int32_t on_device, reserved; /* the operands stay in device memory */
+    int64_t n;
+    uint64_t bytes, shares;
+    uint64_t flags; /* 1: the context has failed */
+} kr_call_header;
 
 typedef struct kr_world {
     kr_ctx *ctx;
@@ -66,7 +85,14 @@ typedef struct kr_world {
     uint64_t sent, received;
     double seconds, waited;
 
+    void *stream; /* of device operands; NULL: they are copied to the host */
+    bool uses_nccl, must_use_nccl; /* kr_comm_options.engine */
+
     /* of the thread */
+    struct kr_comm *connected; /* their devices */
+    bool is_watching;          /* a device call has been queued, and may not have run ... */
+    double last_call_at, lost_at;
+    kr_call_header last_call; /* ... the last one */
     kr_moves moves;
     int nmoves_most;
     char *scratch; /* slots of sums, and headers */
@@ -83,6 +109,9 @@ struct kr_comm {
     uint64_t id;
     int64_t nsplits, ncalls; /* ncalls: collective calls, of the thread */
     kr_ticket last_ticket;
+    void *group;                    /* of devices, connected */
+    struct kr_comm *next_connected; /* of the world */
+    kr_job leave;
     kr_job *jobs;
     size_t bytes;
     char text[256];

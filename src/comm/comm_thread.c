@@ -7,12 +7,15 @@
 #define _GNU_SOURCE
 #include "base/fork.h"
 #include "comm/comm_impl.h"
+#include "comm/device_calls.h"
 
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+enum { WATCH_NS = 20000000 };
 
 double kr_clock(void)
 {
@@ -38,7 +41,9 @@ void kr_world_break(kr_world *world, kr_status status, const char *format, ...)
         world->is_broken = true;
     }
     pthread_mutex_unlock(&world->mutex);
-    if (is_first && world->engine->tell) world->engine->tell(world->self, text);
+    if (!is_first) return;
+    if (world->engine->tell) world->engine->tell(world->self, text);
+    kr_comm_device_abort(world);
 }
 
 static void finish(kr_world *world, kr_job *job, kr_status status, double seconds)
@@ -52,13 +57,32 @@ static void finish(kr_world *world, kr_job *job, kr_status status, double second
     pthread_mutex_unlock(&world->mutex);
 }
 
+/* Looks after device calls now and then, until something is posted. The mutex is locked. */
+static void watch(kr_world *world)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += WATCH_NS;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    if (pthread_cond_timedwait(&world->posted, &world->mutex, &until) == 0) return;
+    pthread_mutex_unlock(&world->mutex);
+    kr_comm_device_watch(world);
+    pthread_mutex_lock(&world->mutex);
+}
+
 /* Waits for a job; NULL: there are none, and the thread has to end. */
 static kr_job *take(kr_world *world)
 {
     for (;;) {
         char failure[KR_ENGINE_TEXT];
         pthread_mutex_lock(&world->mutex);
-        while (!world->first && !world->stops && !world->is_failing) pthread_cond_wait(&world->posted, &world->mutex);
+        while (!world->first && !world->stops && !world->is_failing) {
+            if (world->is_watching) watch(world);
+            else pthread_cond_wait(&world->posted, &world->mutex);
+        }
         const bool is_failing = world->is_failing;
         kr_job *job = is_failing ? NULL : world->first;
         if (job && !(world->first = job->queued)) world->last = NULL;
@@ -77,7 +101,9 @@ static void run_jobs(kr_world *world)
         const bool is_broken = world->is_broken;
         pthread_mutex_unlock(&world->mutex);
         const double start = kr_clock();
-        const kr_status status = is_broken ? world->problem_status : kr_job_run(job);
+        kr_status status = KR_OK;
+        if (job->kind == KR_JOB_LEAVE) kr_comm_device_leave(job->comm);
+        else status = is_broken ? world->problem_status : kr_job_run(job);
         finish(world, job, status, kr_clock() - start);
     }
 }

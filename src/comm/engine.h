@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { KR_ENGINE_VERSION = 1, KR_ENGINE_TEXT = 1024 };
+enum { KR_ENGINE_VERSION = 2, KR_ENGINE_TEXT = 1024 };
 
 typedef enum kr_moved {
     KR_MOVED_ALL = 0,
@@ -69,6 +69,9 @@ typedef struct kr_engine {
     void (*tell)(void *self, const char *text);
 
     void (*close)(void *self, bool is_broken);
+
+    /* Without waiting: KR_MOVED_TOLD if a rank has told an error, KR_MOVED_LOST if one has ended. NULL: unknown. */
+    kr_moved (*check)(void *self, kr_moves *moves);
 } kr_engine;
 
 /* What a plug-in exports, under this name: a function without arguments. */

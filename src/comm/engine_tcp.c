@@ -202,6 +202,23 @@ static kr_moved make_moves(void *self, kr_moves *moves)
     }
 }
 
+static kr_moved check(void *self, kr_moves *moves)
+{
+    kr_tcp *tcp = self;
+    char byte;
+    if (find_text(tcp, moves)) return KR_MOVED_TOLD;
+    for (int i = 0; i < tcp->ranks; i++) {
+        tcp_peer *peer = &tcp->peers[i];
+        if (i == tcp->rank) continue;
+        if (peer->out) drain(peer);
+        else if (recv(peer->data, &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) == 0) peer->has_ended = true;
+        if (!peer->has_ended) continue;
+        moves->lost = i;
+        return KR_MOVED_LOST;
+    }
+    return KR_MOVED_ALL;
+}
+
 /* ---- life ---- */
 
 static size_t peers_bytes(const kr_tcp *tcp)
@@ -263,6 +280,7 @@ const kr_engine *kr_engine_tcp(void)
                                       .open = open_tcp,
                                       .move = make_moves,
                                       .tell = tell,
-                                      .close = close_tcp };
+                                      .close = close_tcp,
+                                      .check = check };
     return &engine;
 }

@@ -60,6 +60,8 @@ typedef struct kr_device_ops {
     void *(*capture_end)(kr_device *device, int64_t *launches);
     const char *(*launch_graph)(kr_device *device, void *captured);
     void (*destroy_graph)(kr_device *device, void *captured);
+
+    const struct kr_device_comm_ops *comm; /* exchanges with devices of other ranks (device/device_comm.h); NULL: none */
 } kr_device_ops;
 
 /* Kernels that a device runs for several arguments in few launches. squares: exec.scratch is the sum of what they need.

@@ -12,6 +12,7 @@
 #include "device/device.h"
 
 #include "base/text_buffer.h"
+#include "device/nccl_cuda.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/gemm/cublaslt.h"
 
@@ -430,7 +431,8 @@ static const kr_device_ops vtable = { .enter = enter,
                                       .capture_begin = capture_begin,
                                       .capture_end = capture_end,
                                       .launch_graph = launch_graph,
-                                      .destroy_graph = destroy_graph };
+                                      .destroy_graph = destroy_graph,
+                                      .comm = &kr_nccl_ops };
 
 static const kr_device_lists lists = { .adamw = { kr_cuda_f32_adamw_each, kr_cuda_f64_adamw_each },
                                        .squares = kr_cuda_squares_each,
@@ -568,6 +570,9 @@ static size_t describe(char *text, size_t bytes)
     if (count > 0)
         kr_text_buffer_print(&buffer, "cuda: %s%s\n", problem ? "" : "products by ",
                              problem ? problem : kr_cublaslt_file());
+    if (count > 0)
+        kr_text_buffer_print(&buffer, "cuda: %s%s\n", kr_nccl_problem() ? "" : "exchanges between ranks by ",
+                             kr_nccl_problem() ? kr_nccl_problem() : kr_nccl_name());
     return buffer.length;
 }
 

@@ -34,7 +34,7 @@ TEST(errors_of_options)
     options.order = (kr_sum_order)7;
     CREATE_ERROR(KR_ERR_ARG, "comm.create: options.order is 7, which is not a kr_sum_order");
     options.engine = "pigeon";
-    CREATE_ERROR(KR_ERR_ARG, "comm.create: the engine is \"pigeon\", but must be \"self\", \"tcp\" or \"mpi\"");
+    CREATE_ERROR(KR_ERR_ARG, "comm.create: the engine is \"pigeon\", but must be \"self\", \"tcp\", \"mpi\" or \"nccl\"");
     options.rank = 2;
     options.ranks = 2;
     CREATE_ERROR(KR_ERR_ARG,

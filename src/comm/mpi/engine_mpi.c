@@ -341,6 +341,12 @@ static kr_moved sum(void *self, const int *members, int nmembers, void *x, int64
 }
 
 const kr_engine *krait_engine(void);
+/* MPI itself tells of no lost rank. */
+static kr_moved check(void *self, kr_moves *moves)
+{
+    return take_text(self, moves->text) ? KR_MOVED_TOLD : KR_MOVED_ALL;
+}
+
 __attribute__((visibility("default"))) const kr_engine *krait_engine(void)
 {
     static const kr_engine engine = { .version = KR_ENGINE_VERSION,
@@ -349,6 +355,7 @@ __attribute__((visibility("default"))) const kr_engine *krait_engine(void)
                                       .move = make_moves,
                                       .sum = sum,
                                       .tell = tell,
-                                      .close = close_mpi };
+                                      .close = close_mpi,
+                                      .check = check };
     return &engine;
 }
