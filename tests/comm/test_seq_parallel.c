@@ -1,0 +1,359 @@
+/* test_seq_parallel.c - pieces of rows: a stack on several ranks computes what one rank does.
+ *
+ * Three runs of one stack are compared: whole rows; the pieces one after another on one rank; and on ranks, which are threads.
+ * The last two give the same bits, all gradients included. The first gives the same outputs and states to the bit if the cuts
+ * are multiples of the chunk length, and gradients that differ by rounding: their sums over tokens are cut, too.
+ */
+#define _GNU_SOURCE
+#include "tests/comm/rank_threads.h"
+
+#include <krait/krait.h>
+
+enum { NB = 2, ND = 32, PIECES_MOST = 4, RESULTS = 4 };
+enum { RESULT_Y, RESULT_STATE, RESULT_G_X, RESULT_G_WEIGHTS };
+static const char *const result_names[RESULTS] = { "y", "the state", "the gradient of x", "the gradients of weights" };
+
+typedef struct seq_case {
+    const char *name;
+    kr_family family;
+    kr_dtype dtype;
+    int64_t ns;
+    int pieces;
+    int64_t cuts[PIECES_MOST + 1];
+    int64_t resets[4]; /* of row 1; 0: no more */
+    bool is_packed;    /* the same as starts of sequences */
+    bool is_recomputed, has_state, has_init, is_off_grid;
+    int64_t n_streams, horizon;
+    kr_mamba3_pathway pathway;
+} seq_case;
+
+typedef struct values {
+    double *list[RESULTS];
+    int64_t count[RESULTS];
+} values;
+
+static void free_values(values *v)
+{
+    for (int k = 0; k < RESULTS; k++) free(v->list[k]);
+    *v = (values){ .count = { 0 } };
+}
+
+/* ---- one stack ---- */
+
+static kr_layers *stack_of(kr_ctx *ctx, const seq_case *c)
+{
+    kr_mamba1_config mamba1;
+    kr_mamba2_config mamba2;
+    kr_mamba3_config mamba3;
+    kr_layers_config config;
+    kr_mamba1_config_init(&mamba1);
+    kr_mamba2_config_init(&mamba2);
+    kr_mamba3_config_init(&mamba3);
+    mamba1.d_model = mamba2.d_model = mamba3.d_model = ND;
+    mamba1.dtype = mamba2.dtype = mamba3.dtype = c->dtype;
+    mamba1.state_rank = 4;
+    mamba2.state_rank = mamba3.state_rank = 8;
+    mamba2.per_head_dim = mamba3.per_head_dim = 16;
+    mamba2.path.chunk_len = mamba3.path.chunk_len = 16;
+    mamba1.has_learnable_init_state = mamba2.has_learnable_init_state = c->has_init;
+    mamba3.has_learnable_init_state = c->has_init;
+    mamba3.pathway = c->pathway;
+    kr_layers_config_init(&config);
+    config.block = c->family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&mamba1)
+                   : c->family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&mamba2)
+                                                   : kr_mamba3_block(&mamba3);
+    config.n_layers = 3;
+    if (c->n_streams) {
+        config.residual.kind = KR_RESIDUAL_MULTI_GATE;
+        config.residual.n_stream = c->n_streams;
+    }
+    if (c->horizon) config.grad_horizon = c->horizon;
+    if (c->is_recomputed) config.recompute = KR_RECOMPUTE_ALL;
+    kr_ctx_seed(ctx, 7);
+    return kr_layers_create(ctx, &config);
+}
+
+/* The same numbers for any context: of tokens [from, to) of all rows. */
+static kr_tensor *numbers(kr_tape *tape, const seq_case *c, int which, int64_t from, int64_t to)
+{
+    const kr_dtype dtype = c->dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
+    const int64_t n = to - from;
+    float *x = calloc((size_t)(NB * n * ND), sizeof *x);
+    for (int64_t b = 0; b < NB; b++)
+        for (int64_t s = 0; s < n; s++)
+            for (int64_t d = 0; d < ND; d++)
+                x[(b * n + s) * ND + d] = sinf((float)(1 + which) * (float)(b * 131 + (from + s) * 37 + d * 11));
+    kr_tensor *y = kr_cast(tape, kr_from_data(tape, KR_DTYPE_F32, KR_SHAPE(NB, n, ND), x), dtype);
+    free(x);
+    return y;
+}
+
+static kr_tensor *marks(kr_tape *tape, const seq_case *c, int64_t from, int64_t to)
+{
+    const int64_t n = to - from;
+    int32_t *mark = calloc((size_t)(NB * n), sizeof *mark);
+    bool is_any = false;
+    for (int i = 0; i < 4; i++)
+        if (c->resets[i] > from - 1 && c->resets[i] < to && c->resets[i] > 0) {
+            mark[n + c->resets[i] - from] = 1;
+            is_any = true;
+        }
+    kr_tensor *y = is_any ? kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(NB, n), mark) : NULL;
+    free(mark);
+    return y;
+}
+
+/* Appends x, of n elements; NULL: zeros. */
+static void add_values(values *v, int k, const kr_tensor *x, int64_t n)
+{
+    double *from = x ? kr_test_values(x) : calloc((size_t)n, sizeof *from);
+    v->list[k] = realloc(v->list[k], (size_t)(v->count[k] + n) * sizeof(double));
+    memcpy(v->list[k] + v->count[k], from, (size_t)n * sizeof(double));
+    v->count[k] += n;
+    free(from);
+}
+
+static void keep_state(values *v, const kr_state *state)
+{
+    for (int64_t slot = 0; slot < kr_state_slots(state); slot++) {
+        const kr_cache *cache = kr_state_cache(state, slot);
+        for (int i = 0; i < (cache->family == KR_FAMILY_MAMBA3 ? 4 : 2); i++)
+            add_values(v, RESULT_STATE, cache->tensors[i], kr_tensor_count(cache->tensors[i]));
+    }
+}
+
+typedef struct piece_run {
+    kr_tape *tape;
+    kr_tensor *x, *y;
+    kr_state *state, *before;
+} piece_run;
+
+static void forward(const seq_case *c, kr_layers *layers, kr_seq_parallel *seq, piece_run *r, int64_t from, int64_t to)
+{
+    kr_call call;
+    kr_call_init(&call);
+    call.seq_parallel = seq;
+    r->x = kr_input(r->tape, numbers(r->tape, c, 0, from, to));
+    *(c->is_packed ? &call.seq_start_bs : &call.reset_bs) = marks(r->tape, c, from, to);
+    if (c->has_state) { /* on all pieces; it counts on the first */
+        r->before = kr_layers_forward(r->tape, layers, numbers(r->tape, c, 2, 0, 5), NULL).state;
+        call.state = r->before;
+    }
+    const kr_layers_out out = kr_layers_forward(r->tape, layers, r->x, &call);
+    r->y = out.y;
+    r->state = out.state;
+}
+
+static void backward(const seq_case *c, kr_layers *layers, const piece_run *r, int64_t from, int64_t to, values *v)
+{
+    kr_tensor *y = r->y, *g_y = numbers(r->tape, c, 1, from, to);
+    kr_params *params = kr_layers_params(layers);
+    kr_params_zero_grad(params);
+    if (kr_backward_from(r->tape, 1, &y, &g_y) != KR_OK) return;
+    add_values(v, RESULT_Y, r->y, kr_tensor_count(r->y));
+    add_values(v, RESULT_G_X, kr_grad(r->x), kr_tensor_count(r->x));
+    for (int64_t i = 0; i < kr_params_count(params); i++) {
+        const kr_tensor *weight = kr_params_at(params, i)->tensor;
+        add_values(v, RESULT_G_WEIGHTS, kr_grad(weight), kr_tensor_count(weight));
+    }
+}
+
+/* Rows as they are. */
+static void run_whole(const seq_case *c, values *v)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    kr_layers *layers = stack_of(ctx, c);
+    piece_run r = { .tape = kr_tape_create(ctx, KR_TAPE_GRAD) };
+    seq_case by_resets = *c;
+    by_resets.is_packed = false; /* one state for each row, as pieces have */
+    forward(&by_resets, layers, NULL, &r, 0, c->ns);
+    keep_state(v, r.state);
+    backward(c, layers, &r, 0, c->ns, v);
+    CHECK_OK(ctx);
+    kr_tape_destroy(r.tape);
+    kr_layers_destroy(layers);
+    kr_ctx_destroy(ctx);
+}
+
+/* Pieces one after another; v: for each. */
+static void run_in_turn(const seq_case *c, values *v)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    kr_layers *layers = stack_of(ctx, c);
+    kr_seq_parallel *seq = kr_seq_parallel_create(ctx, NULL, c->pieces, KR_SEQ_EXACT);
+    piece_run r[PIECES_MOST];
+    for (int p = 0; p < c->pieces; p++) {
+        r[p] = (piece_run){ .tape = kr_tape_create(ctx, KR_TAPE_GRAD) };
+        CHECK(kr_seq_parallel_begin(seq, p) == KR_OK, "%s: %s", c->name, kr_ctx_message(ctx));
+        forward(c, layers, seq, &r[p], c->cuts[p], c->cuts[p + 1]);
+        keep_state(&v[p], r[p].state);
+    }
+    for (int p = c->pieces - 1; p >= 0; p--) backward(c, layers, &r[p], c->cuts[p], c->cuts[p + 1], &v[p]);
+    CHECK_OK(ctx);
+    for (int p = 0; p < c->pieces; p++) kr_tape_destroy(r[p].tape);
+    kr_seq_parallel_destroy(seq);
+    kr_layers_destroy(layers);
+    kr_ctx_destroy(ctx);
+}
+
+typedef struct ranks_run {
+    const seq_case *c;
+    values *v; /* for each rank */
+} ranks_run;
+
+static void run_rank(rank_thread *self)
+{
+    const ranks_run *all = self->user;
+    const seq_case *c = all->c;
+    kr_layers *layers = stack_of(self->ctx, c);
+    kr_seq_parallel *seq = kr_seq_parallel_create(self->ctx, self->comm, 0, KR_SEQ_EXACT);
+    piece_run r = { .tape = kr_tape_create(self->ctx, KR_TAPE_GRAD) };
+    const int64_t from = c->cuts[self->rank], to = c->cuts[self->rank + 1];
+    forward(c, layers, seq, &r, from, to);
+    if (r.state) keep_state(&all->v[self->rank], r.state);
+    if (r.y) backward(c, layers, &r, from, to, &all->v[self->rank]);
+    kr_tape_destroy(r.tape);
+    kr_seq_parallel_destroy(seq);
+    kr_layers_destroy(layers);
+}
+
+/* ---- comparisons ---- */
+
+static void compare_bits(const seq_case *c, int piece, int k, const values *got, const values *want)
+{
+    int64_t worst = -1;
+    CHECK(got->count[k] == want->count[k] && got->count[k] > 0, "%s, piece %d: %lld values of %s, not %lld", c->name,
+          piece, (long long)got->count[k], result_names[k], (long long)want->count[k]);
+    if (got->count[k] != want->count[k]) return;
+    for (int64_t i = 0; i < got->count[k] && worst < 0; i++)
+        if (memcmp(&got->list[k][i], &want->list[k][i], sizeof(double)) != 0) worst = i;
+    CHECK(worst < 0, "%s, piece %d: %s differs at [%lld]: %.17g, not %.17g", c->name, piece, result_names[k],
+          (long long)worst, worst < 0 ? 0 : got->list[k][worst], worst < 0 ? 0 : want->list[k][worst]);
+}
+
+/* got [n] against want [n], relative to the largest value of want. */
+static void compare_near(const seq_case *c, int k, const double *got, const double *want, int64_t n, double tolerance)
+{
+    int64_t worst = 0;
+    double scale = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (fabs(want[i]) > scale) scale = fabs(want[i]);
+        if (!(fabs(got[i] - want[i]) <= most)) {
+            most = fabs(got[i] - want[i]);
+            worst = i;
+        }
+    }
+    CHECK(most <= tolerance * scale, "%s: %s differs at [%lld]: %.17g, not %.17g, of at most %g", c->name,
+          result_names[k], (long long)worst, n ? got[worst] : 0, n ? want[worst] : 0, scale);
+}
+
+/* Values of all tokens out of those of the pieces. */
+static double *joined(const seq_case *c, const values *pieces, int k)
+{
+    double *y = calloc((size_t)(NB * c->ns * ND), sizeof *y);
+    for (int p = 0; p < c->pieces; p++) {
+        const int64_t n = c->cuts[p + 1] - c->cuts[p];
+        for (int64_t b = 0; b < NB; b++)
+            memcpy(y + (b * c->ns + c->cuts[p]) * ND, pieces[p].list[k] + b * n * ND, (size_t)(n * ND) * sizeof *y);
+    }
+    return y;
+}
+
+static void compare_tokens(const seq_case *c, const values *pieces, const values *whole, int k, double tolerance)
+{
+    double *y = joined(c, pieces, k);
+    compare_near(c, k, y, whole->list[k], NB * c->ns * ND, tolerance);
+    free(y);
+}
+
+static void compare_whole(const seq_case *c, const values *pieces, const values *whole)
+{
+    /* gradients: sums over tokens in another order; f64 and f32 have 52 and 23 bits, and a few thousand terms */
+    const double rounding = c->dtype == KR_DTYPE_F64 ? 1e-12 : c->dtype == KR_DTYPE_BF16 ? 2e-2 : 2e-5;
+    const double exact = c->is_off_grid ? rounding : 0; /* other cuts are other chunks */
+    const int64_t n = whole->count[RESULT_G_WEIGHTS];
+    compare_tokens(c, pieces, whole, RESULT_Y, exact);
+    compare_tokens(c, pieces, whole, RESULT_G_X, rounding);
+    compare_near(c, RESULT_STATE, pieces[c->pieces - 1].list[RESULT_STATE], whole->list[RESULT_STATE],
+                 whole->count[RESULT_STATE], exact);
+    double *sum = calloc((size_t)n, sizeof *sum);
+    for (int p = 0; p < c->pieces; p++)
+        for (int64_t i = 0; i < n; i++) sum[i] += pieces[p].list[RESULT_G_WEIGHTS][i];
+    compare_near(c, RESULT_G_WEIGHTS, sum, whole->list[RESULT_G_WEIGHTS], n, rounding);
+    free(sum);
+}
+
+static void check_case(const seq_case *c)
+{
+    values whole = { .count = { 0 } }, turns[PIECES_MOST] = { { .count = { 0 } } };
+    values ranks[PIECES_MOST] = { { .count = { 0 } } };
+    run_whole(c, &whole);
+    run_in_turn(c, turns);
+    run_ranks(c->pieces, NULL, run_rank, &(ranks_run){ c, ranks });
+    for (int p = 0; p < c->pieces; p++)
+        for (int k = 0; k < RESULTS; k++) compare_bits(c, p, k, &ranks[p], &turns[p]);
+    compare_whole(c, turns, &whole);
+    for (int p = 0; p < c->pieces; p++) {
+        free_values(&turns[p]);
+        free_values(&ranks[p]);
+    }
+    free_values(&whole);
+}
+
+#define MAMBA1 .family = KR_FAMILY_MAMBA1
+#define MAMBA2 .family = KR_FAMILY_MAMBA2
+#define MAMBA3 .family = KR_FAMILY_MAMBA3
+
+TEST(seq_parallel_mamba2)
+{
+    check_case(&(seq_case){ "mamba2, 1 piece", MAMBA2, .ns = 40, .pieces = 1, .cuts = { 0, 40 } });
+    check_case(&(seq_case){ "mamba2, 2 pieces", MAMBA2, .ns = 70, .pieces = 2, .cuts = { 0, 32, 70 } });
+    check_case(
+        &(seq_case){ "mamba2, uneven", MAMBA2, .ns = 70, .pieces = 3, .cuts = { 0, 48, 64, 70 }, .has_init = true });
+    check_case(&(seq_case){ "mamba2, 4 pieces, f64", MAMBA2, .dtype = KR_DTYPE_F64, .ns = 66, .pieces = 4,
+                            .cuts = { 0, 16, 32, 48, 66 } });
+    check_case(
+        &(seq_case){ "mamba2, bf16", MAMBA2, .dtype = KR_DTYPE_BF16, .ns = 64, .pieces = 2, .cuts = { 0, 32, 64 } });
+    check_case(&(seq_case){ "mamba2, pieces of a token", MAMBA2, .dtype = KR_DTYPE_F64, .ns = 20, .pieces = 4,
+                            .cuts = { 0, 1, 2, 18, 20 }, .is_off_grid = true });
+}
+
+TEST(seq_parallel_mamba1)
+{
+    check_case(&(seq_case){ "mamba1, 2 pieces", MAMBA1, .ns = 30, .pieces = 2, .cuts = { 0, 13, 30 } });
+    check_case(&(seq_case){ "mamba1, 4 pieces, f64", MAMBA1, .dtype = KR_DTYPE_F64, .ns = 30, .pieces = 4,
+                            .cuts = { 0, 1, 13, 20, 30 } });
+}
+
+TEST(seq_parallel_mamba3)
+{
+    check_case(&(seq_case){ "mamba3, 2 pieces", MAMBA3, .ns = 70, .pieces = 2, .cuts = { 0, 48, 70 } });
+    check_case(&(seq_case){ "mamba3, double", MAMBA3, .ns = 70, .pieces = 3, .cuts = { 0, 16, 48, 70 },
+                            .pathway = KR_MAMBA3_PATHWAY_DOUBLE });
+    check_case(&(seq_case){ "mamba3, 4 pieces, f64", MAMBA3, .dtype = KR_DTYPE_F64, .ns = 66, .pieces = 4,
+                            .cuts = { 0, 16, 32, 48, 66 } });
+}
+
+/* A reset at a cut, inside pieces, and a packed sequence that a cut divides. */
+TEST(seq_parallel_resets)
+{
+    check_case(&(seq_case){ "mamba2, resets", MAMBA2, .ns = 80, .pieces = 3, .cuts = { 0, 32, 64, 80 },
+                            .resets = { 32, 48 } });
+    check_case(&(seq_case){ "mamba2, packed", MAMBA2, .ns = 80, .pieces = 2, .cuts = { 0, 32, 80 },
+                            .resets = { 16, 50, 60 }, .is_packed = true });
+    check_case(&(seq_case){ "mamba3, resets, f64", MAMBA3, .dtype = KR_DTYPE_F64, .ns = 80, .pieces = 3,
+                            .cuts = { 0, 32, 64, 80 }, .resets = { 5, 32, 64, 70 }, .is_off_grid = true });
+    check_case(
+        &(seq_case){ "mamba1, resets", MAMBA1, .ns = 40, .pieces = 2, .cuts = { 0, 17, 40 }, .resets = { 17, 30 } });
+}
+
+TEST(seq_parallel_stacks)
+{
+    check_case(&(seq_case){ "mamba2, recomputed", MAMBA2, .ns = 64, .pieces = 2, .cuts = { 0, 32, 64 },
+                            .is_recomputed = true });
+    check_case(&(seq_case){ "mamba3, recomputed, state", MAMBA3, .ns = 64, .pieces = 2, .cuts = { 0, 32, 64 },
+                            .is_recomputed = true, .has_state = true });
+    check_case(&(seq_case){ "mamba2, state", MAMBA2, .ns = 64, .pieces = 2, .cuts = { 0, 48, 64 }, .has_state = true });
+    check_case(&(seq_case){ "mamba2, streams", MAMBA2, .ns = 64, .pieces = 2, .cuts = { 0, 32, 64 }, .n_streams = 3 });
+    check_case(&(seq_case){ "mamba2, horizon", MAMBA2, .ns = 64, .pieces = 2, .cuts = { 0, 32, 64 }, .horizon = 2 });
+}
