@@ -36,6 +36,7 @@ typedef struct train_values {
     /* steps */
     int64_t steps, epochs, accumulate, micro_batches, warmup, decay_steps;
     int reduce; /* kr_sum_order */
+    int sequence_ranks;
     double lr, min_lr, ema;
     int schedule, decay_shape;
 

@@ -146,6 +146,8 @@ cli_option train_options[] = {
     HEADING("Ranks: krait launch, mpirun or srun"),
     { "reduce", 0, "ordered|fast", CLI_CHOICE, AT(reduce), "ordered", 0,
       "sums over ranks: in an order that makes results the same for any number of ranks, or the engine's own" },
+    { "sequence-ranks", 0, "P", CLI_INT, AT(sequence_ranks), "1", 1,
+      "cut each row into P pieces, for P ranks that pass states; one rank computes them in turn" },
 
     HEADING("Machine"),
     { "seed", 0, "N", CLI_U64 | CLI_FIXED, AT(seed), "1", 0, "random seed of weights and data order" },
@@ -391,6 +393,7 @@ void train_fill(const train_setup *s, run_options *all)
     o->steps = s->steps;
     o->accumulate = v->accumulate;
     o->comm = s->comm;
+    o->sequence_ranks = v->sequence_ranks;
     o->loss = s->loss;
     o->label_smoothing = v->label_smoothing;
     o->huber_delta = v->huber_delta;
