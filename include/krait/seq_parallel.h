@@ -29,8 +29,11 @@ typedef struct kr_seq_parallel kr_seq_parallel;
  * EXACT: it begins from the final state of the layer on the rank before; while that rank computes the next layer, this one
  * computes this layer. On the CPU outputs and states have the same bits as without pieces if the cuts are multiples of
  * kr_layers_grid.
+ * SCAN: all ranks sum up what their tokens add to the state, at once; a scan over these sums (kr_state_scan) gives the states
+ * before the pieces, and then all compute the layer. Outputs differ from those of whole rows by rounding. Mamba-2 only, with
+ * a communicator; one rank that computes all pieces has the state already, and computes as in EXACT.
  * AUTO: EXACT. */
-typedef enum kr_seq_mode { KR_SEQ_AUTO = 0, KR_SEQ_EXACT = 1 } kr_seq_mode;
+typedef enum kr_seq_mode { KR_SEQ_AUTO = 0, KR_SEQ_EXACT = 1, KR_SEQ_SCAN = 2 } kr_seq_mode;
 
 /* With a communicator, of the same context: piece = rank, and pieces = 0 or the number of ranks. comm NULL: this rank computes
  * all pieces of a row, one after another, with the same bits: the forward pass of piece p on a tape of its own, for p from 0,
@@ -48,6 +51,16 @@ KR_API kr_status kr_seq_parallel_begin(kr_seq_parallel *seq, int piece);
 /* The first token of a piece when rows of `length` tokens are cut into pieces about equal, at multiples of `grid` tokens
  * (kr_network_grid; 0 and 1: anywhere); piece = pieces gives the length. -1 if there would be an empty piece. */
 KR_API int64_t kr_seq_parallel_cut(int64_t length, int64_t grid, int pieces, int piece);
+
+/* ---- ops of layers whose tokens lie on several pieces; collective, as is their backward pass ---- */
+
+/* The last n tokens of x [b s ..] on the piece before, [b n ..]; zeros on the first. A piece that another one follows has at
+ * least n tokens. Gradients go back to the piece before. */
+KR_API kr_tensor *kr_halo(kr_tape *tape, kr_seq_parallel *seq, kr_tensor *x, int64_t n);
+
+/* Exclusive scan over the pieces: S_0 = 0, S_{p+1} = decay_p S_p + state_p; the result is S_p on piece p. decay has the first
+ * axes of state, such as [b h] and [b h p r]; f32 or f64. */
+KR_API kr_tensor *kr_state_scan(kr_tape *tape, kr_seq_parallel *seq, kr_tensor *decay, kr_tensor *state);
 
 #ifdef __cplusplus
 }

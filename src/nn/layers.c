@@ -338,7 +338,7 @@ static void run_layer(kr_tape *tape, passage *p)
     const kr_state *old = p->run->call.state;
     const kr_cache *cache = old && !kr_state_slot_is_initial(old, job->v) ? &old->slots[job->v] : NULL;
     kr_cache after = { .family = job->layers->kind->family }, taken;
-    const kr_seq_parallel *seq = p->run->call.seq_parallel;
+    const kr_seq_parallel *seq = job->seq ? NULL : p->run->call.seq_parallel; /* that passes whole caches */
     if (job->in_place && cache) {
         p->run->call.advance->is_inconsistent = true; /* until all layers are done */
         for (int i = 0; i < job->layers->kind->ncache; i++)
@@ -374,6 +374,19 @@ static void skip_layer(passage *p)
     if (p->run->call.state) keep_slot(p->run, v, &p->run->call.state->slots[v]);
 }
 
+/* A scan exchanges inside the layers, also where they are recomputed: all ranks recompute the same ones. */
+static bool can_scan(kr_tape *tape, const char *op, const kr_layers *s, const kr_seq_parallel *seq)
+{
+    if (!kr_seq_scans(seq)) return true;
+    return kr_require(tape->ctx, s->kind->scans_pieces, KR_ERR_UNSUPPORTED,
+                      "%s: seq_parallel has the mode scan, which %s blocks do not have; use KR_SEQ_EXACT", op,
+                      s->kind->name) &&
+           kr_require(tape->ctx, s->config.recompute != KR_RECOMPUTE_BUDGET, KR_ERR_UNSUPPORTED,
+                      "%s: seq_parallel has the mode scan, in which all ranks must recompute the same layers, but "
+                      "recompute_budget may choose others on each; use KR_SEQ_EXACT, or recompute all layers or none",
+                      op);
+}
+
 kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run *run)
 {
     const kr_layers_config *c = &s->config;
@@ -383,6 +396,8 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
         !kr_run_splice(tape, run, c->latents, c->n_latents, s->latents_nd, &run->cursors.stack, plan, &nplan, &x))
         return NULL;
     const kr_call *call = &run->call;
+    kr_seq_parallel *seq = call->seq_parallel;
+    if (seq && !can_scan(tape, run->op, s, seq)) return NULL;
     x = widen(tape, s, x);
     if (call->dropout > 0 && x) x = kr_dropout(tape, x, call->dropout, NULL);
     passage p = { .run = run,
@@ -393,8 +408,8 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .reset_bs = call->reset_bs,
                            .mask_bs1 = factors(tape, s, call->mask_bs),
                            .dropout = call->dropout,
-                           .drop_state =
-                               call->drop_state && (!call->seq_parallel || kr_seq_is_last(call->seq_parallel)),
+                           .seq = seq && kr_seq_scans(seq) ? seq : NULL,
+                           .drop_state = call->drop_state && (!seq || kr_seq_is_last(seq)),
                            .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),
                   .recorded_from = -1 };

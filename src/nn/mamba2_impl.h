@@ -16,4 +16,12 @@ struct kr_mamba2 {
 /* create of kr_block_kind. */
 void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config);
 
+/* ---- pieces of rows (mamba2_scan.c) ---- */
+
+/* The window before the piece, and the state, of each sequence; plan NULL: of each row. */
+kr_tensor *kr_mamba2_scan_window(kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input,
+                                 const kr_reset_plan *plan, kr_tensor *xbc_bsv);
+kr_tensor *kr_mamba2_scan_state(kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input,
+                                const kr_reset_plan *plan, const kr_mamba2_ssd_input *ssd);
+
 #endif

@@ -95,7 +95,7 @@ kr_seq_parallel *kr_seq_parallel_create(kr_ctx *ctx, kr_comm *comm, int pieces, 
                     OP ".create: pieces = %d, but the communicator has %d ranks, of which each has one piece", pieces,
                     ranks) ||
         !kr_require(ctx, comm || pieces >= 1, KR_ERR_ARG, OP ".create: pieces = %d, but must be at least 1", pieces) ||
-        !kr_require(ctx, mode == KR_SEQ_AUTO || mode == KR_SEQ_EXACT, KR_ERR_ARG,
+        !kr_require(ctx, mode >= KR_SEQ_AUTO && mode <= KR_SEQ_SCAN, KR_ERR_ARG,
                     OP ".create: mode = %d is not a kr_seq_mode", (int)mode))
         return NULL;
     kr_seq_parallel *seq = kr_memory_alloc_zeroed(&ctx->memory, sizeof *seq);

@@ -47,6 +47,12 @@ static inline bool kr_seq_is_last(const kr_seq_parallel *seq)
     return seq->piece == seq->pieces - 1;
 }
 
+/* Do layers get the state before a piece by a scan? */
+static inline bool kr_seq_scans(const kr_seq_parallel *seq)
+{
+    return seq->mode == KR_SEQ_SCAN && seq->comm && seq->pieces > 1;
+}
+
 enum { KR_SEQ_TENSORS_MOST = 8 };
 
 /* x[i] <- the state that the piece before gave, each of the shape and type of x[i]; NULL tensors stay. With is_recorded the

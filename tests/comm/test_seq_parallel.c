@@ -3,6 +3,7 @@
  * Three runs of one stack are compared: whole rows; the pieces one after another on one rank; and on ranks, which are threads.
  * The last two give the same bits, all gradients included. The first gives the same outputs and states to the bit if the cuts
  * are multiples of the chunk length, and gradients that differ by rounding: their sums over tokens are cut, too.
+ * Ranks that scan differ by rounding in everything.
  */
 #define _GNU_SOURCE
 #include "tests/comm/rank_threads.h"
@@ -25,6 +26,7 @@ typedef struct seq_case {
     bool is_recomputed, has_state, has_init, is_off_grid;
     int64_t n_streams, horizon;
     kr_mamba3_pathway pathway;
+    kr_seq_mode mode; /* of ranks */
 } seq_case;
 
 typedef struct values {
@@ -206,7 +208,7 @@ static void run_rank(rank_thread *self)
     const ranks_run *all = self->user;
     const seq_case *c = all->c;
     kr_layers *layers = stack_of(self->ctx, c);
-    kr_seq_parallel *seq = kr_seq_parallel_create(self->ctx, self->comm, 0, KR_SEQ_EXACT);
+    kr_seq_parallel *seq = kr_seq_parallel_create(self->ctx, self->comm, 0, c->mode);
     piece_run r = { .tape = kr_tape_create(self->ctx, KR_TAPE_GRAD) };
     const int64_t from = c->cuts[self->rank], to = c->cuts[self->rank + 1];
     forward(c, layers, seq, &r, from, to);
@@ -270,7 +272,7 @@ static void compare_whole(const seq_case *c, const values *pieces, const values 
 {
     /* gradients: sums over tokens in another order; f64 and f32 have 52 and 23 bits, and a few thousand terms */
     const double rounding = c->dtype == KR_DTYPE_F64 ? 1e-12 : c->dtype == KR_DTYPE_BF16 ? 2e-2 : 2e-5;
-    const double exact = c->is_off_grid ? rounding : 0; /* other cuts are other chunks */
+    const double exact = c->is_off_grid || c->mode == KR_SEQ_SCAN ? rounding : 0; /* other cuts are other chunks */
     const int64_t n = whole->count[RESULT_G_WEIGHTS];
     compare_tokens(c, pieces, whole, RESULT_Y, exact);
     compare_tokens(c, pieces, whole, RESULT_G_X, rounding);
@@ -288,11 +290,12 @@ static void check_case(const seq_case *c)
     values whole = { .count = { 0 } }, turns[PIECES_MOST] = { { .count = { 0 } } };
     values ranks[PIECES_MOST] = { { .count = { 0 } } };
     run_whole(c, &whole);
-    run_in_turn(c, turns);
     run_ranks(c->pieces, NULL, run_rank, &(ranks_run){ c, ranks });
-    for (int p = 0; p < c->pieces; p++)
+    if (c->mode == KR_SEQ_SCAN) compare_whole(c, ranks, &whole);
+    else run_in_turn(c, turns);
+    for (int p = 0; c->mode != KR_SEQ_SCAN && p < c->pieces; p++)
         for (int k = 0; k < RESULTS; k++) compare_bits(c, p, k, &ranks[p], &turns[p]);
-    compare_whole(c, turns, &whole);
+    if (c->mode != KR_SEQ_SCAN) compare_whole(c, turns, &whole);
     for (int p = 0; p < c->pieces; p++) {
         free_values(&turns[p]);
         free_values(&ranks[p]);
@@ -356,4 +359,189 @@ TEST(seq_parallel_stacks)
     check_case(&(seq_case){ "mamba2, state", MAMBA2, .ns = 64, .pieces = 2, .cuts = { 0, 48, 64 }, .has_state = true });
     check_case(&(seq_case){ "mamba2, streams", MAMBA2, .ns = 64, .pieces = 2, .cuts = { 0, 32, 64 }, .n_streams = 3 });
     check_case(&(seq_case){ "mamba2, horizon", MAMBA2, .ns = 64, .pieces = 2, .cuts = { 0, 32, 64 }, .horizon = 2 });
+}
+
+/* ---- scan ---- */
+
+#define SCAN .mode = KR_SEQ_SCAN
+
+TEST(seq_parallel_scan)
+{
+    check_case(&(seq_case){ "scan, 1 piece", MAMBA2, SCAN, .ns = 40, .pieces = 1, .cuts = { 0, 40 } });
+    check_case(&(seq_case){ "scan, 2 pieces", MAMBA2, SCAN, .ns = 70, .pieces = 2, .cuts = { 0, 33, 70 } });
+    check_case(&(seq_case){ "scan, uneven, f64", MAMBA2, SCAN, .dtype = KR_DTYPE_F64, .ns = 66, .pieces = 4,
+                            .cuts = { 0, 3, 32, 60, 66 } });
+    check_case(&(seq_case){ "scan, learned state, f64", MAMBA2, SCAN, .dtype = KR_DTYPE_F64, .ns = 66, .pieces = 3,
+                            .cuts = { 0, 20, 40, 66 }, .has_init = true });
+    check_case(&(seq_case){ "scan, bf16", MAMBA2, SCAN, .dtype = KR_DTYPE_BF16, .ns = 64, .pieces = 2,
+                            .cuts = { 0, 32, 64 } });
+    check_case(&(seq_case){ "scan, state, recomputed", MAMBA2, SCAN, .dtype = KR_DTYPE_F64, .ns = 64, .pieces = 3,
+                            .cuts = { 0, 20, 40, 64 }, .has_state = true, .is_recomputed = true });
+    check_case(&(seq_case){ "scan, resets", MAMBA2, SCAN, .dtype = KR_DTYPE_F64, .ns = 80, .pieces = 4,
+                            .cuts = { 0, 20, 41, 64, 80 }, .resets = { 5, 41, 50, 60 } });
+    check_case(&(seq_case){ "scan, packed, learned state", MAMBA2, SCAN, .ns = 80, .pieces = 2, .cuts = { 0, 37, 80 },
+                            .resets = { 16, 37, 60 }, .is_packed = true, .has_init = true });
+}
+
+/* ---- differences ---- */
+
+/* The loss of all ranks, with one element of x on one rank moved; *g: the gradient of that element, on its rank. */
+static double total_loss(rank_thread *self, kr_layers *layers, int rank, int64_t at, double by, double *g)
+{
+    const seq_case *c = self->user;
+    kr_seq_parallel *seq = kr_seq_parallel_create(self->ctx, self->comm, 0, c->mode);
+    kr_tape *tape = kr_tape_create(self->ctx, KR_TAPE_GRAD);
+    kr_call call;
+    kr_call_init(&call);
+    call.seq_parallel = seq;
+    const int64_t from = c->cuts[self->rank], to = c->cuts[self->rank + 1];
+    kr_tensor *x = numbers(tape, c, 0, from, to), *move = kr_zeros(tape, KR_DTYPE_F64, kr_tensor_shape(x));
+    if (self->rank == rank) ((double *)kr_tensor_data(move))[at] = by;
+    x = kr_input(tape, kr_add(tape, x, move));
+    kr_tensor *y = kr_layers_forward(tape, layers, x, &call).y;
+    kr_tensor *loss = kr_sum(tape, kr_mul(tape, y, numbers(tape, c, 1, from, to)), KR_ALL_AXES, false);
+    double sum = kr_item(loss);
+    if (g && kr_backward(tape, loss) == KR_OK && self->rank == rank)
+        *g = ((double *)kr_tensor_data(kr_grad(x)))[at];
+    (void)(kr_comm_sum(self->comm, &sum, 1, KR_DTYPE_F64) == KR_OK);
+    kr_tape_destroy(tape);
+    kr_seq_parallel_destroy(seq);
+    return sum;
+}
+
+static void run_differences(rank_thread *self)
+{
+    const seq_case *c = self->user;
+    const double step = 1e-5;
+    kr_layers *layers = stack_of(self->ctx, c);
+    for (int rank = 0; rank < self->ranks; rank++)
+        for (int64_t i = 0; i < 6; i++) {
+            const int64_t n = (c->cuts[rank + 1] - c->cuts[rank]) * ND, at = i < 3 ? n - 1 - 7 * i : 11 * i;
+            double g = 0;
+            total_loss(self, layers, rank, at, 0, &g);
+            const double above = total_loss(self, layers, rank, at, step, NULL);
+            const double below = total_loss(self, layers, rank, at, -step, NULL);
+            const double want = (above - below) / (2 * step);
+            /* the third derivative times step^2, and the rounding of a loss of about 100, divided by the step */
+            if (self->rank == rank)
+                RANK_CHECK(fabs(g - want) <= 1e-6 * (1 + fabs(want)),
+                           "%s, rank %d, element %lld: gradient %.12g, not %.12g", c->name, rank, (long long)at, g,
+                           want);
+        }
+    kr_layers_destroy(layers);
+}
+
+/* Of elements near the cuts, whose effect on the next rank passes through states, windows and halos. */
+TEST(seq_parallel_differences)
+{
+    static const seq_case cases[] = {
+        { "differences, mamba1", MAMBA1, .dtype = KR_DTYPE_F64, .pieces = 2, .cuts = { 0, 9, 20 } },
+        { "differences, mamba2", MAMBA2, .dtype = KR_DTYPE_F64, .pieces = 2, .cuts = { 0, 16, 28 } },
+        { "differences, mamba3", MAMBA3, .dtype = KR_DTYPE_F64, .pieces = 2, .cuts = { 0, 16, 28 } },
+        { "differences, scan", MAMBA2, SCAN, .dtype = KR_DTYPE_F64, .pieces = 3, .cuts = { 0, 10, 17, 28 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        run_ranks(cases[i].pieces, NULL, run_differences, (void *)(uintptr_t)&cases[i]);
+}
+
+/* ---- the ops ---- */
+
+/* Decays and states of a rank, [3] and [3 2]. */
+static double decay_of(int rank, int h)
+{
+    return 0.5 + 0.125 * (h + rank);
+}
+
+static double state_of(int rank, int i)
+{
+    return 1 + rank + i;
+}
+
+typedef struct op_tensors {
+    kr_tensor *x, *d, *h, *halo, *scan;
+} op_tensors;
+
+/* The backward pass of sum_i (rank + i / 4) halo_i + sum_i scan_i, x [1 4 2]. */
+static op_tensors run_both(rank_thread *self, kr_seq_parallel *seq, kr_tape *tape)
+{
+    double x[8], d[3], h[6], g_y[6];
+    for (int i = 0; i < 8; i++) x[i] = self->rank * 10 + i;
+    for (int i = 0; i < 3; i++) d[i] = decay_of(self->rank, i);
+    for (int i = 0; i < 6; i++) {
+        h[i] = state_of(self->rank, i);
+        g_y[i] = self->rank + 0.25 * i;
+    }
+    op_tensors t = { .x = kr_input(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(1, 4, 2), x)),
+                     .d = kr_input(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(3), d)),
+                     .h = kr_input(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(3, 2), h)) };
+    t.halo = kr_halo(tape, seq, t.x, 3);
+    t.scan = kr_state_scan(tape, seq, t.d, t.h);
+    kr_tensor *g = kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(1, 3, 2), g_y);
+    kr_tensor *loss = kr_add(tape, kr_sum(tape, kr_mul(tape, t.halo, g), KR_ALL_AXES, false),
+                             kr_sum(tape, t.scan, KR_ALL_AXES, false));
+    /* the results of the first rank are constants, but its operands have gradients from the others */
+    loss = kr_add(tape, loss, kr_scale(tape, kr_sum(tape, t.x, KR_ALL_AXES, false), 0));
+    RANK_CHECK(kr_backward(tape, loss) == KR_OK, "rank %d: %s", self->rank, kr_ctx_message(self->ctx));
+    return t;
+}
+
+static double element(const kr_tensor *x, int i)
+{
+    return x ? ((double *)kr_tensor_data(x))[i] : 0;
+}
+
+/* All numbers are multiples of small powers of two, so that sums and products are exact. */
+static void check_element(const rank_thread *self, const char *what, const kr_tensor *x, int i, double want)
+{
+    RANK_CHECK(element(x, i) == want, "rank %d of %d: %s [%d] is %.17g, not %.17g", self->rank, self->ranks, what, i,
+               element(x, i), want);
+}
+
+static void run_ops(rank_thread *self)
+{
+    kr_seq_parallel *seq = kr_seq_parallel_create(self->ctx, self->comm, 0, KR_SEQ_AUTO);
+    kr_tape *tape = kr_tape_create(self->ctx, KR_TAPE_GRAD);
+    const op_tensors t = run_both(self, seq, tape);
+    const int rank = self->rank, last = self->ranks - 1;
+    double before[6] = { 0 }, after[6] = { 0 }; /* S of this piece; A of the next */
+    for (int p = 0; p < rank; p++)
+        for (int i = 0; i < 6; i++) before[i] = decay_of(p, i / 2) * before[i] + state_of(p, i);
+    for (int p = last; p > rank; p--)
+        for (int i = 0; i < 6; i++) after[i] = 1 + (p == last ? 0 : decay_of(p, i / 2) * after[i]);
+    for (int i = 0; i < 6; i++) {
+        check_element(self, "halo", t.halo, i, rank ? (rank - 1) * 10 + 2 + i : 0);
+        check_element(self, "scan", t.scan, i, before[i]);
+        check_element(self, "the gradient of state", kr_grad(t.h), i, after[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        check_element(self, "the gradient of decay", kr_grad(t.d), i,
+                      before[2 * i] * after[2 * i] + before[2 * i + 1] * after[2 * i + 1]);
+    for (int i = 0; i < 8; i++)
+        check_element(self, "the gradient of x", kr_grad(t.x), i, rank == last || i < 2 ? 0 : rank + 1 + 0.25 * (i - 2));
+    kr_tape_destroy(tape);
+    kr_seq_parallel_destroy(seq);
+}
+
+TEST(seq_parallel_ops)
+{
+    for (int ranks = 1; ranks <= 4; ranks++) run_ranks(ranks, NULL, run_ops, NULL);
+}
+
+TEST(seq_parallel_cuts)
+{
+    CHECK(kr_seq_parallel_cut(100, 16, 3, 0) == 0 && kr_seq_parallel_cut(100, 16, 3, 1) == 32 &&
+              kr_seq_parallel_cut(100, 16, 3, 2) == 64 && kr_seq_parallel_cut(100, 16, 3, 3) == 100,
+          "100 tokens: %lld, %lld", (long long)kr_seq_parallel_cut(100, 16, 3, 1),
+          (long long)kr_seq_parallel_cut(100, 16, 3, 2));
+    CHECK(kr_seq_parallel_cut(32, 16, 3, 0) == -1, "a piece would be empty");
+    CHECK(kr_seq_parallel_cut(33, 16, 3, 2) == 32, "33 tokens");
+    CHECK(kr_seq_parallel_cut(5, 0, 5, 4) == 4, "grid 0: anywhere");
+    CHECK(kr_seq_parallel_cut(0, 1, 1, 0) == -1 && kr_seq_parallel_cut(9, 1, 2, 3) == -1 &&
+              kr_seq_parallel_cut(9, 1, 2, -1) == -1,
+          "no piece");
+    for (int64_t n = 1; n < 60; n++)
+        for (int pieces = 1; pieces <= 7; pieces++)
+            for (int p = 0; p < pieces && kr_seq_parallel_cut(n, 4, pieces, 0) >= 0; p++)
+                CHECK(kr_seq_parallel_cut(n, 4, pieces, p) < kr_seq_parallel_cut(n, 4, pieces, p + 1),
+                      "%lld tokens, piece %d of %d is empty", (long long)n, p, pieces);
 }
