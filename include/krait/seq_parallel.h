@@ -32,7 +32,7 @@ typedef struct kr_seq_parallel kr_seq_parallel;
  * SCAN: all ranks sum up what their tokens add to the state, at once; a scan over these sums (kr_state_scan) gives the states
  * before the pieces, and then all compute the layer. Outputs differ from those of whole rows by rounding. Mamba-2 only, with
  * a communicator; one rank that computes all pieces has the state already, and computes as in EXACT.
- * AUTO: EXACT. */
+ * AUTO: EXACT for up to 4 pieces; SCAN for more, where it is possible. */
 typedef enum kr_seq_mode { KR_SEQ_AUTO = 0, KR_SEQ_EXACT = 1, KR_SEQ_SCAN = 2 } kr_seq_mode;
 
 /* With a communicator, of the same context: piece = rank, and pieces = 0 or the number of ranks. comm NULL: this rank computes

@@ -346,7 +346,10 @@ static void run_layer(kr_tape *tape, passage *p)
     }
     const bool is_recorded = tape->recording && job->v >= p->cut;
     if (seq && !kr_seq_is_first(seq)) cache = take_cache(tape, p, is_recorded, &taken);
-    if (kr_ctx_failed(tape->ctx)) return;
+    if (kr_ctx_failed(tape->ctx)) {
+        kr_blame(tape->ctx, "%s, layer %lld", job->op, (long long)job->v);
+        return;
+    }
     if (is_recorded && p->recorded_from < 0) {
         p->recorded_from = kr_recompute_until(tape, job, &p->flow, p->run);
         if (p->recorded_from < 0) return;
@@ -375,13 +378,25 @@ static void skip_layer(passage *p)
 }
 
 /* A scan exchanges inside the layers, also where they are recomputed: all ranks recompute the same ones. */
-static bool can_scan(kr_tape *tape, const char *op, const kr_layers *s, const kr_seq_parallel *seq)
+static bool can_scan(const kr_layers *s)
 {
-    if (!kr_seq_scans(seq)) return true;
+    return s->kind->scans_pieces && s->config.recompute != KR_RECOMPUTE_BUDGET;
+}
+
+/* Do the layers find the state before the piece by a scan? One rank that has all pieces has it already. */
+static bool scans(const kr_layers *s, const kr_seq_parallel *seq)
+{
+    enum { EXACT_MOST = 4 };
+    if (!seq || !seq->comm || seq->pieces == 1) return false;
+    return seq->mode == KR_SEQ_SCAN || (seq->mode == KR_SEQ_AUTO && seq->pieces > EXACT_MOST && can_scan(s));
+}
+
+static bool check_scan(kr_tape *tape, const char *op, const kr_layers *s)
+{
     return kr_require(tape->ctx, s->kind->scans_pieces, KR_ERR_UNSUPPORTED,
                       "%s: seq_parallel has the mode scan, which %s blocks do not have; use KR_SEQ_EXACT", op,
                       s->kind->name) &&
-           kr_require(tape->ctx, s->config.recompute != KR_RECOMPUTE_BUDGET, KR_ERR_UNSUPPORTED,
+           kr_require(tape->ctx, can_scan(s), KR_ERR_UNSUPPORTED,
                       "%s: seq_parallel has the mode scan, in which all ranks must recompute the same layers, but "
                       "recompute_budget may choose others on each; use KR_SEQ_EXACT, or recompute all layers or none",
                       op);
@@ -397,7 +412,8 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
         return NULL;
     const kr_call *call = &run->call;
     kr_seq_parallel *seq = call->seq_parallel;
-    if (seq && !can_scan(tape, run->op, s, seq)) return NULL;
+    const bool is_scanned = scans(s, seq);
+    if (is_scanned && !check_scan(tape, run->op, s)) return NULL;
     x = widen(tape, s, x);
     if (call->dropout > 0 && x) x = kr_dropout(tape, x, call->dropout, NULL);
     passage p = { .run = run,
@@ -408,7 +424,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .reset_bs = call->reset_bs,
                            .mask_bs1 = factors(tape, s, call->mask_bs),
                            .dropout = call->dropout,
-                           .seq = seq && kr_seq_scans(seq) ? seq : NULL,
+                           .seq = is_scanned ? seq : NULL,
                            .drop_state = call->drop_state && (!seq || kr_seq_is_last(seq)),
                            .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),
@@ -425,6 +441,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
         if (call->streams && !kr_ctx_failed(tape->ctx)) keep_stream(tape, &p);
     }
     if (p.cut == s->nvirtual) pass_to_carry(tape, &p);
+    if (kr_ctx_failed(tape->ctx) && seq) kr_seq_tell(seq);
     return kr_ctx_failed(tape->ctx) ? NULL : p.flow.x;
 }
 

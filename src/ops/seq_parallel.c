@@ -83,6 +83,11 @@ bool kr_seq_receive(kr_seq_parallel *seq, kr_seq_way way, int piece, kr_seq_mess
     return true;
 }
 
+void kr_seq_tell(kr_seq_parallel *seq)
+{
+    if (seq->comm && kr_ctx_failed(seq->ctx)) (void)kr_comm_barrier(seq->comm);
+}
+
 /* ---- life ---- */
 
 kr_seq_parallel *kr_seq_parallel_create(kr_ctx *ctx, kr_comm *comm, int pieces, kr_seq_mode mode)
@@ -232,7 +237,7 @@ bool kr_seq_take_state(kr_tape *tape, kr_seq_parallel *seq, const char *op, bool
         if (p.wanted >> i & 1) wanted[n_wanted++] = y;
     }
     kr_seq_message_free(seq, message);
-    if (!ok) return kr_blame(tape->ctx, "%s, piece %d of %d", op, seq->piece, seq->pieces);
+    if (!ok) return kr_blame(tape->ctx, "piece %d of %d", seq->piece, seq->pieces);
     if (!is_recorded || !n_wanted) return true;
     return kr_record_always(
         tape, &(kr_record_args){

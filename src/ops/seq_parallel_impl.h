@@ -47,11 +47,8 @@ static inline bool kr_seq_is_last(const kr_seq_parallel *seq)
     return seq->piece == seq->pieces - 1;
 }
 
-/* Do layers get the state before a piece by a scan? */
-static inline bool kr_seq_scans(const kr_seq_parallel *seq)
-{
-    return seq->mode == KR_SEQ_SCAN && seq->comm && seq->pieces > 1;
-}
+/* After an error: the other ranks, which wait for this one or will, get it. */
+void kr_seq_tell(kr_seq_parallel *seq);
 
 enum { KR_SEQ_TENSORS_MOST = 8 };
 

@@ -34,6 +34,8 @@ static bool check_numbers(kr_ctx *ctx, const kr_train_options *o)
 {
     return at_least(ctx, "steps", o->steps, 0) && at_least(ctx, "accumulate", o->accumulate, 1) &&
            at_least(ctx, "sequence_ranks", o->sequence_ranks, 0) &&
+           kr_require(ctx, o->sequence_mode >= KR_SEQ_AUTO && o->sequence_mode <= KR_SEQ_SCAN, KR_ERR_ARG,
+                      OP ": sequence_mode = %d is not a kr_seq_mode", (int)o->sequence_mode) &&
            at_least(ctx, "eval_every", o->eval_every, KR_AUTO) && at_least(ctx, "eval_batches", o->eval_batches, 0) &&
            at_least(ctx, "save_every", o->save_every, KR_AUTO) && at_least(ctx, "keep_last", o->keep_last, 0) &&
            at_least(ctx, "n_extra_files", o->n_extra_files, 0) &&

@@ -62,7 +62,7 @@ bool kr_pieces_create(kr_trainer *t)
     const int n_data = t->ranks / t->pieces;
     if (t->ranks > 1) t->row_comm = kr_comm_split(t->comm, t->rank % n_data, t->rank);
     if (!kr_ctx_failed(t->ctx) && make_lists(t))
-        t->seq = kr_seq_parallel_create(t->ctx, t->row_comm, t->pieces, KR_SEQ_EXACT);
+        t->seq = kr_seq_parallel_create(t->ctx, t->row_comm, t->pieces, t->o.sequence_mode);
     if (t->ranks > 1) kr_comm_agree(t->comm);
     return !kr_ctx_failed(t->ctx);
 }

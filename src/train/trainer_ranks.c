@@ -31,6 +31,7 @@ static uint64_t hash_options(const kr_trainer *t)
     const kr_loader_options *l = &t->loader->options;
     const int64_t numbers[] = { t->o.accumulate,
                                 t->pieces,
+                                t->o.sequence_mode,
                                 t->o.loss,
                                 t->o.loss_fn != NULL,
                                 t->o.steps,

@@ -10,7 +10,7 @@
 
 #include <krait/krait.h>
 
-enum { NB = 2, ND = 32, PIECES_MOST = 4, RESULTS = 4 };
+enum { NB = 2, ND = 32, PIECES_MOST = 5, RESULTS = 4 };
 enum { RESULT_Y, RESULT_STATE, RESULT_G_X, RESULT_G_WEIGHTS };
 static const char *const result_names[RESULTS] = { "y", "the state", "the gradient of x", "the gradients of weights" };
 
@@ -28,6 +28,12 @@ typedef struct seq_case {
     kr_mamba3_pathway pathway;
     kr_seq_mode mode; /* of ranks */
 } seq_case;
+
+/* By ranks. */
+static bool is_scanned(const seq_case *c)
+{
+    return c->mode == KR_SEQ_SCAN || (c->mode == KR_SEQ_AUTO && c->pieces > 4 && c->family == KR_FAMILY_MAMBA2);
+}
 
 typedef struct values {
     double *list[RESULTS];
@@ -272,7 +278,7 @@ static void compare_whole(const seq_case *c, const values *pieces, const values 
 {
     /* gradients: sums over tokens in another order; f64 and f32 have 52 and 23 bits, and a few thousand terms */
     const double rounding = c->dtype == KR_DTYPE_F64 ? 1e-12 : c->dtype == KR_DTYPE_BF16 ? 2e-2 : 2e-5;
-    const double exact = c->is_off_grid || c->mode == KR_SEQ_SCAN ? rounding : 0; /* other cuts are other chunks */
+    const double exact = c->is_off_grid || is_scanned(c) ? rounding : 0; /* other cuts are other chunks */
     const int64_t n = whole->count[RESULT_G_WEIGHTS];
     compare_tokens(c, pieces, whole, RESULT_Y, exact);
     compare_tokens(c, pieces, whole, RESULT_G_X, rounding);
@@ -291,11 +297,11 @@ static void check_case(const seq_case *c)
     values ranks[PIECES_MOST] = { { .count = { 0 } } };
     run_whole(c, &whole);
     run_ranks(c->pieces, NULL, run_rank, &(ranks_run){ c, ranks });
-    if (c->mode == KR_SEQ_SCAN) compare_whole(c, ranks, &whole);
+    if (is_scanned(c)) compare_whole(c, ranks, &whole);
     else run_in_turn(c, turns);
-    for (int p = 0; c->mode != KR_SEQ_SCAN && p < c->pieces; p++)
+    for (int p = 0; !is_scanned(c) && p < c->pieces; p++)
         for (int k = 0; k < RESULTS; k++) compare_bits(c, p, k, &ranks[p], &turns[p]);
-    if (c->mode != KR_SEQ_SCAN) compare_whole(c, turns, &whole);
+    if (!is_scanned(c)) compare_whole(c, turns, &whole);
     for (int p = 0; p < c->pieces; p++) {
         free_values(&turns[p]);
         free_values(&ranks[p]);
@@ -377,6 +383,12 @@ TEST(seq_parallel_scan)
                             .cuts = { 0, 32, 64 } });
     check_case(&(seq_case){ "scan, state, recomputed", MAMBA2, SCAN, .dtype = KR_DTYPE_F64, .ns = 64, .pieces = 3,
                             .cuts = { 0, 20, 40, 64 }, .has_state = true, .is_recomputed = true });
+    check_case(
+        &(seq_case){ "scan by default, 5 pieces", MAMBA2, .ns = 70, .pieces = 5, .cuts = { 0, 10, 30, 42, 60, 70 } });
+    check_case(&(seq_case){ "exact, 5 pieces", MAMBA2, .mode = KR_SEQ_EXACT, .ns = 70, .pieces = 5,
+                            .cuts = { 0, 16, 32, 48, 64, 70 } });
+    check_case(
+        &(seq_case){ "exact by default, 5 pieces", MAMBA3, .ns = 70, .pieces = 5, .cuts = { 0, 16, 32, 48, 64, 70 } });
     check_case(&(seq_case){ "scan, resets", MAMBA2, SCAN, .dtype = KR_DTYPE_F64, .ns = 80, .pieces = 4,
                             .cuts = { 0, 20, 41, 64, 80 }, .resets = { 5, 41, 50, 60 } });
     check_case(&(seq_case){ "scan, packed, learned state", MAMBA2, SCAN, .ns = 80, .pieces = 2, .cuts = { 0, 37, 80 },
@@ -401,8 +413,7 @@ static double total_loss(rank_thread *self, kr_layers *layers, int rank, int64_t
     kr_tensor *y = kr_layers_forward(tape, layers, x, &call).y;
     kr_tensor *loss = kr_sum(tape, kr_mul(tape, y, numbers(tape, c, 1, from, to)), KR_ALL_AXES, false);
     double sum = kr_item(loss);
-    if (g && kr_backward(tape, loss) == KR_OK && self->rank == rank)
-        *g = ((double *)kr_tensor_data(kr_grad(x)))[at];
+    if (g && kr_backward(tape, loss) == KR_OK && self->rank == rank) *g = ((double *)kr_tensor_data(kr_grad(x)))[at];
     (void)(kr_comm_sum(self->comm, &sum, 1, KR_DTYPE_F64) == KR_OK);
     kr_tape_destroy(tape);
     kr_seq_parallel_destroy(seq);
@@ -517,7 +528,8 @@ static void run_ops(rank_thread *self)
         check_element(self, "the gradient of decay", kr_grad(t.d), i,
                       before[2 * i] * after[2 * i] + before[2 * i + 1] * after[2 * i + 1]);
     for (int i = 0; i < 8; i++)
-        check_element(self, "the gradient of x", kr_grad(t.x), i, rank == last || i < 2 ? 0 : rank + 1 + 0.25 * (i - 2));
+        check_element(self, "the gradient of x", kr_grad(t.x), i,
+                      rank == last || i < 2 ? 0 : rank + 1 + 0.25 * (i - 2));
     kr_tape_destroy(tape);
     kr_seq_parallel_destroy(seq);
 }
@@ -544,4 +556,105 @@ TEST(seq_parallel_cuts)
             for (int p = 0; p < pieces && kr_seq_parallel_cut(n, 4, pieces, 0) >= 0; p++)
                 CHECK(kr_seq_parallel_cut(n, 4, pieces, p) < kr_seq_parallel_cut(n, 4, pieces, p + 1),
                       "%lld tokens, piece %d of %d is empty", (long long)n, p, pieces);
+}
+
+/* ---- errors ---- */
+
+typedef struct wrong {
+    seq_case c;
+    const char *rank0, *others; /* parts of the messages */
+} wrong;
+
+/* The ranks that wait for one that fails get its error. */
+static void run_wrong(rank_thread *self)
+{
+    const wrong *w = self->user;
+    const seq_case *c = &w->c;
+    kr_layers *layers = stack_of(self->ctx, c);
+    kr_seq_parallel *seq = kr_seq_parallel_create(self->ctx, self->comm, 0, c->mode);
+    piece_run r = { .tape = kr_tape_create(self->ctx, KR_TAPE_GRAD) };
+    forward(c, layers, seq, &r, c->cuts[self->rank], c->cuts[self->rank + 1]);
+    if (self->rank == 0) rank_error(self, w->rank0, "");
+    else if (*w->others) rank_error(self, "rank 0 of 2", w->others);
+    else kr_ctx_clear(self->ctx);
+    kr_tape_destroy(r.tape);
+    kr_seq_parallel_destroy(seq);
+    kr_ctx_clear(self->ctx); /* that the communicator is lost */
+    kr_layers_destroy(layers);
+}
+
+TEST(seq_parallel_errors_of_ranks)
+{
+    static const wrong all[] = {
+        { { "short piece", MAMBA2, SCAN, .ns = 20, .pieces = 2, .cuts = { 0, 2, 20 } },
+          "halo: x [2, 2, 80] has 2 tokens, but the next piece needs the last 3; make piece 0 longer",
+          "halo: x" },
+        { { "family", MAMBA3, SCAN, .ns = 32, .pieces = 2, .cuts = { 0, 16, 32 } },
+          "layers.forward: seq_parallel has the mode scan, which mamba3 blocks do not have; use KR_SEQ_EXACT",
+          "" },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) run_ranks(2, NULL, run_wrong, (void *)(uintptr_t)&all[i]);
+}
+
+#define FORWARD_ERROR(status, text)                                                                                    \
+    do {                                                                                                               \
+        (void)kr_layers_forward(tape, layers, x, &call);                                                               \
+        CHECK_ERROR(ctx, status, text);                                                                                \
+        kr_ctx_clear(ctx);                                                                                             \
+        kr_tape_reset(tape);                                                                                           \
+        x = kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(NB, 20, ND));                                                        \
+        kr_call_init(&call);                                                                                           \
+        call.seq_parallel = seq;                                                                                       \
+    } while (0)
+
+TEST(seq_parallel_errors)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    const seq_case c = { "errors", MAMBA2, .pieces = 2 };
+    kr_layers *layers = stack_of(ctx, &c);
+    CHECK(!kr_seq_parallel_create(ctx, NULL, 0, KR_SEQ_AUTO), "no error");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "seq_parallel.create: pieces = 0, but must be at least 1");
+    kr_ctx_clear(ctx);
+    CHECK(!kr_seq_parallel_create(ctx, NULL, 2, (kr_seq_mode)7), "no error");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "seq_parallel.create: mode = 7 is not a kr_seq_mode");
+    kr_ctx_clear(ctx);
+    kr_seq_parallel *seq = kr_seq_parallel_create(ctx, NULL, 2, KR_SEQ_AUTO);
+    CHECK(kr_seq_parallel_begin(seq, 2) == KR_ERR_ARG, "no error");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "seq_parallel.begin: piece = 2, but must be from 0 to 1");
+    kr_ctx_clear(ctx);
+
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *x = kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(NB, 20, ND));
+    kr_call call;
+    kr_call_init(&call);
+    call.seq_parallel = seq;
+    CHECK(kr_seq_parallel_begin(seq, 1) == KR_OK, "%s", kr_ctx_message(ctx));
+    FORWARD_ERROR(KR_ERR_STATE, "layers.forward, layer 0: piece 1 of 2: seq_parallel: piece 1 has begun, but "
+                                "piece 0 has not");
+    call.cu_seqlens = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(2), (int32_t[]){ 0, 20 });
+    FORWARD_ERROR(KR_ERR_ARG,
+                  "layers.forward: seq_parallel and cu_seqlens are both given; mark the sequences that begin in "
+                  "this piece in seq_start");
+    kr_state *state = kr_state_create(ctx, layers, NB);
+    call.advance = state;
+    FORWARD_ERROR(KR_ERR_ARG,
+                  "layers.forward: seq_parallel is given, but a state to advance cannot be combined with pieces "
+                  "of rows; give state");
+    CHECK(kr_seq_parallel_begin(seq, 0) == KR_OK, "%s", kr_ctx_message(ctx));
+    (void)kr_layers_step(tape, layers, kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(NB, ND)), &call);
+    CHECK_ERROR(ctx, KR_ERR_ARG, "layers.step: seq_parallel is for forward");
+    kr_ctx_clear(ctx);
+    kr_tape_reset(tape);
+    /* another number of rows in the next piece */
+    (void)kr_layers_forward(tape, layers, kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(NB, 20, ND)), &call);
+    CHECK(kr_seq_parallel_begin(seq, 1) == KR_OK, "%s", kr_ctx_message(ctx));
+    (void)kr_layers_forward(tape, layers, kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(1, 20, ND)), &call);
+    CHECK(kr_ctx_failed(ctx) && strstr(kr_ctx_message(ctx), "all pieces have the same rows"), "%s",
+          kr_ctx_message(ctx));
+    kr_ctx_clear(ctx);
+    kr_state_destroy(state);
+    kr_tape_destroy(tape);
+    kr_seq_parallel_destroy(seq);
+    kr_layers_destroy(layers);
+    kr_ctx_destroy(ctx);
 }
