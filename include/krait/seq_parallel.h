@@ -1,12 +1,14 @@
 /* seq_parallel.h - sequence parallelism: the tokens of each row are divided into pieces, one for each rank.
  *
+ *   kr_comm *comm = kr_comm_create(ctx, NULL);                    // ranks by the environment; here one
  *   kr_seq_parallel *seq = kr_seq_parallel_create(ctx, comm, 0, KR_SEQ_AUTO);
  *   kr_call call;
  *   kr_call_init(&call);
- *   call.seq_parallel = seq;                                  // x: this rank's tokens of each row
- *   kr_layers_out out = kr_layers_forward(tape, layers, x_bsd, &call);
- *   kr_backward(tape, loss);                                  // of this rank's tokens; all ranks
+ *   call.seq_parallel = seq;
+ *   kr_layers_out out = kr_layers_forward(tape, kr_network_layers(net), x_bsd, &call); // this rank's tokens of each row
+ *   kr_backward(tape, kr_sum(tape, out.y, KR_ALL_AXES, false));   // the loss of these tokens; on all ranks
  *   kr_seq_parallel_destroy(seq);
+ *   kr_comm_destroy(comm);
  *
  * A recurrent layer needs of the tokens before its own nothing but a state, whose size does not depend on their number. So rank
  * p computes piece p of all rows, gets the state before it from rank p - 1, and gives the state after it to rank p + 1; in the
@@ -41,7 +43,7 @@ typedef enum kr_seq_mode { KR_SEQ_AUTO = 0, KR_SEQ_EXACT = 1, KR_SEQ_SCAN = 2 } 
  *
  * Calls with it are collective, and so is their backward pass: all ranks make the same calls with the same network and number
  * of rows. A rank without a loss back-propagates zeros. After an error of one rank the communicator cannot be used any more.
- * The caller destroys it, after the tapes whose backward passes use it, and before the communicator. NULL after an error. */
+ * The caller destroys it, after the backward passes that use it, and before the communicator. NULL after an error. */
 KR_API kr_seq_parallel *kr_seq_parallel_create(kr_ctx *ctx, kr_comm *comm, int pieces, kr_seq_mode mode);
 KR_API void kr_seq_parallel_destroy(kr_seq_parallel *seq);
 
