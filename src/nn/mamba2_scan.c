@@ -3,35 +3,40 @@
  *   window: the last d_conv - 1 inputs of the convolution on the piece before
  *   R_t = da_t + .. + da_last;  decay = exp(R_0);  H = sum over t of exp(R_t - da_t) dt_t x_t (outer) B_t
  *   the state before the piece is the scan of (decay, H); the first piece has H + decay initial
- * H is one matrix product for each group. With resets it is of the tokens from a row's last reset on, and decay 0 in such a row.
- * The sequences that begin inside the piece have the initial state.
+ * H is one matrix product for each group. In a row with resets decay is 0, and H is of the tokens from its last reset, at t, on,
+ * plus exp(R_t) initial. The sequences that begin inside the piece have the initial state.
  */
 #include "nn/mamba2_impl.h"
 
 #include "ops/seq_parallel_impl.h"
 
-/* 1 for the tokens that the state after a row is made of, [b s 1], and for the rows without a reset, [b 1]; NULL: all. */
+/* Of rows with resets, 1 or 0: the tokens that the state after a row is made of, the first of them if that is a reset, and
+ * the rows without a reset. All NULL: no resets. */
 typedef struct survivors {
-    kr_tensor *token_bs1, *row_b1;
+    kr_tensor *token_bs1, *first_bs1, *row_b1;
 } survivors;
 
 static survivors find_survivors(kr_tape *tape, kr_tensor *reset_bs, kr_dtype dtype)
 {
-    survivors s = { NULL, NULL };
-    if (!reset_bs) return s;
+    const survivors none = { NULL, NULL, NULL };
+    if (!reset_bs) return none;
     const int64_t nb = kr_dim_of(reset_bs, 0), ns = kr_dim_of(reset_bs, 1);
-    kr_tensor *token = kr_new(tape, KR_DTYPE_I32, KR_SHAPE(nb, ns, 1)),
-              *row = kr_new(tape, KR_DTYPE_I32, KR_SHAPE(nb, 1));
-    if (!token || !row) return s;
-    int32_t *of_token = (int32_t *)(void *)token->data, *of_row = (int32_t *)(void *)row->data;
+    kr_tensor *token = kr_new(tape, KR_DTYPE_I32, KR_SHAPE(nb, ns, 1));
+    kr_tensor *first = kr_new(tape, KR_DTYPE_I32, KR_SHAPE(nb, ns, 1));
+    kr_tensor *row = kr_new(tape, KR_DTYPE_I32, KR_SHAPE(nb, 1));
+    if (!token || !first || !row) return none;
+    int32_t *of_token = (int32_t *)(void *)token->data, *of_first = (int32_t *)(void *)first->data;
+    int32_t *of_row = (int32_t *)(void *)row->data;
     for (int64_t b = 0; b < nb; b++) {
         of_row[b] = 1;
         for (int64_t t = ns - 1; t >= 0; t--) {
+            const bool is_reset = kr_tensor_at(reset_bs, (int64_t[]){ b, t }) != 0;
             of_token[b * ns + t] = of_row[b];
-            if (kr_tensor_at(reset_bs, (int64_t[]){ b, t }) != 0) of_row[b] = 0;
+            of_first[b * ns + t] = of_row[b] && is_reset;
+            if (is_reset) of_row[b] = 0;
         }
     }
-    return (survivors){ kr_cast(tape, token, dtype), kr_cast(tape, row, dtype) };
+    return (survivors){ kr_cast(tape, token, dtype), kr_cast(tape, first, dtype), kr_cast(tape, row, dtype) };
 }
 
 kr_tensor *kr_mamba2_scan_window(kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input,
@@ -58,6 +63,10 @@ kr_tensor *kr_mamba2_scan_state(kr_tape *tape, const kr_mamba2 *m, const kr_bloc
     kr_tensor *weight = kr_mul(tape, kr_exp(tape, kr_sub(tape, rest, da)), ssd->dt_bsh);
     if (s.token_bs1) weight = kr_mul(tape, weight, s.token_bs1);
     if (s.row_b1) decay_bh = kr_mul(tape, decay_bh, s.row_b1);
+    kr_tensor *begun_bh =
+        s.first_bs1 && m->learned_init_hpr /* the part of the initial state that the last reset leaves */
+            ? kr_sum(tape, kr_mul(tape, kr_exp(tape, rest), s.first_bs1), KR_AXES(1), false)
+            : NULL;
 
     kr_tensor *x = kr_mul(tape, ssd->x_bshp, kr_reshape(tape, weight, KR_SHAPE(nb, ns, nh, 1)));
     x = kr_permute(tape, kr_reshape(tape, x, KR_SHAPE(nb, ns, ng, nh / ng * np)), KR_AXES(0, 2, 3, 1));
@@ -65,6 +74,8 @@ kr_tensor *kr_mamba2_scan_state(kr_tape *tape, const kr_mamba2 *m, const kr_bloc
     kr_tensor *state = kr_reshape(tape, kr_matmul(tape, x, b_bgsr), KR_SHAPE(nb, nh, np, nr));
 
     kr_tensor *initial = kr_mamba2_kind.initial_cache(tape, m, 1).mamba2.ssm_bhpr, *own = NULL;
+    if (begun_bh)
+        state = kr_add(tape, state, kr_mul(tape, initial, kr_reshape(tape, begun_bh, KR_SHAPE(nb, nh, 1, 1))));
     if (kr_seq_is_first(input->seq)) {
         own = input->cache ? input->cache->mamba2.ssm_bhpr : kr_expand(tape, initial, KR_SHAPE(nb, nh, np, nr));
         state = kr_add(tape, state, kr_mul(tape, own, kr_reshape(tape, decay_bh, KR_SHAPE(nb, nh, 1, 1))));
