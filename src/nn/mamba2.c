@@ -101,37 +101,22 @@ static kr_tensor *convolve(kr_tape *tape, const kr_mamba2 *m, const kr_block_inp
     return conv.window_bvk;
 }
 
-/* The entry of forward: of rows with resets on pieces, with their sequences; *plan stays NULL without any. */
-static bool begin(kr_tape *tape, const kr_mamba2 *m, kr_block_input *input, kr_dims *d, kr_reset_plan *own,
-                  const kr_reset_plan **plan)
-{
-    *plan = NULL;
-    if (!kr_block_begin(tape, &kr_mamba2_kind, m, input, d)) return false;
-    if (!input->seq || !input->reset_bs) return true;
-    input->seq_start_bs = input->reset_bs;
-    *plan = own;
-    return kr_block_plan_resets(tape, input->op, input->reset_bs, d->b, d->s, own);
-}
-
 static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *given)
 {
     const kr_mamba2 *m = block;
     const kr_block_result none = { .y_bsd = NULL };
-    kr_block_input own = *given;
-    const kr_block_input *input = &own;
-    kr_reset_plan resets;
-    const kr_reset_plan *plan;
+    kr_piece piece;
+    const kr_block_input *input = &piece.input;
     kr_dims d;
-    if (!begin(tape, m, &own, &d, &resets, &plan)) return none;
+    if (!kr_piece_begin(tape, &kr_mamba2_kind, m, given, &piece, &d)) return none;
     const kr_mamba2_config *c = &m->config;
     const kr_mamba2_cache *cache = input->cache ? &input->cache->mamba2 : NULL;
     const int64_t ng = c->n_groups, nr = c->state_rank, np = c->per_head_dim;
 
     const bool is_autocast = autocasts(tape, m, input);
     const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd), is_autocast);
-    kr_tensor *before = input->seq ? kr_mamba2_scan_window(tape, m, input, plan, in.xbc)
-                        : cache    ? cache->conv_bvk
-                                   : NULL;
+    kr_tensor *before = cache ? cache->conv_bvk : NULL;
+    if (input->seq) before = kr_piece_window(tape, &piece, in.xbc, c->conv_kernel, before);
     kr_tensor *xbc[3] = { NULL }, *window = convolve(tape, m, input, in.xbc, before, xbc);
 
     kr_mamba2_ssd_input ssd = { .x_bshp = kr_reshape(tape, xbc[0], KR_SHAPE(d.b, d.s, m->nh, np)),
@@ -143,16 +128,14 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
                                 .initial_state_bhpr = cache ? cache->ssm_bhpr : NULL,
                                 .learned_init_hpr = cache || input->seq ? NULL : m->learned_init_hpr,
                                 .seq_start_bs = input->seq_start_bs };
-    if (input->seq) ssd.initial_state_bhpr = kr_mamba2_scan_state(tape, m, input, plan, &ssd);
+    if (input->seq) ssd.initial_state_bhpr = kr_mamba2_scan_state(tape, m, &piece, &ssd);
     kr_tensor *destination = cache ? kr_block_state_destination(input, cache->ssm_bhpr) : NULL;
     kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, destination, is_autocast);
     kr_tensor *y = kr_reshape(tape, out.y, KR_SHAPE(d.b, d.s, m->nssm));
     y = finish(tape, m, add_skip_per_dim(tape, m, y, xbc[0]), &in);
     window = kr_cast(tape, window, cache_dtype(m)); /* of a 16-bit block it may be 16-bit */
-    if (plan) {
-        window = kr_select_rows(tape, window, d.b, plan->last);
-        out.final_state = kr_select_rows(tape, out.final_state, d.b, plan->last);
-    }
+    window = kr_piece_end(tape, &piece, window);
+    out.final_state = kr_piece_end(tape, &piece, out.final_state);
     if (!y || kr_ctx_failed(tape->ctx)) return none;
     return (kr_block_result){ y, { KR_FAMILY_MAMBA2, { .mamba2 = { window, out.final_state } } } };
 }

@@ -2,7 +2,7 @@
 #ifndef KR_NN_MAMBA2_IMPL_H
 #define KR_NN_MAMBA2_IMPL_H
 
-#include "nn/block_impl.h"
+#include "nn/piece_scan.h"
 
 struct kr_mamba2 {
     kr_block head;
@@ -16,12 +16,8 @@ struct kr_mamba2 {
 /* create of kr_block_kind. */
 void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config);
 
-/* ---- pieces of rows (mamba2_scan.c) ---- */
-
-/* The window before the piece, and the state, of each sequence; plan NULL: of each row. */
-kr_tensor *kr_mamba2_scan_window(kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input,
-                                 const kr_reset_plan *plan, kr_tensor *xbc_bsv);
-kr_tensor *kr_mamba2_scan_state(kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input,
-                                const kr_reset_plan *plan, const kr_mamba2_ssd_input *ssd);
+/* The state before a piece (mamba2_scan.c), of each sequence, or of each row without resets. */
+kr_tensor *kr_mamba2_scan_state(kr_tape *tape, const kr_mamba2 *m, const kr_piece *piece,
+                                const kr_mamba2_ssd_input *ssd);
 
 #endif

@@ -32,7 +32,7 @@ typedef struct seq_case {
 /* By ranks. */
 static bool is_scanned(const seq_case *c)
 {
-    return c->mode == KR_SEQ_SCAN || (c->mode == KR_SEQ_AUTO && c->pieces > 4 && c->family == KR_FAMILY_MAMBA2);
+    return c->mode == KR_SEQ_SCAN || (c->mode == KR_SEQ_AUTO && c->pieces > 4 && c->family != KR_FAMILY_MAMBA3);
 }
 
 typedef struct values {
@@ -395,6 +395,19 @@ TEST(seq_parallel_scan)
                             .resets = { 16, 20, 60 }, .is_packed = true, .has_init = true });
 }
 
+TEST(seq_parallel_scan_mamba1)
+{
+    check_case(&(seq_case){ "mamba1, scan, 2 pieces", MAMBA1, SCAN, .ns = 40, .pieces = 2, .cuts = { 0, 17, 40 } });
+    check_case(&(seq_case){ "mamba1, scan, bf16", MAMBA1, SCAN, .dtype = KR_DTYPE_BF16, .ns = 40, .pieces = 2,
+                            .cuts = { 0, 17, 40 } });
+    check_case(&(seq_case){ "mamba1, scan, learned state", MAMBA1, SCAN, .dtype = KR_DTYPE_F64, .ns = 40, .pieces = 4,
+                            .cuts = { 0, 3, 17, 30, 40 }, .has_init = true });
+    check_case(&(seq_case){ "mamba1, scan, state, recomputed", MAMBA1, SCAN, .dtype = KR_DTYPE_F64, .ns = 40,
+                            .pieces = 3, .cuts = { 0, 11, 30, 40 }, .has_state = true, .is_recomputed = true });
+    check_case(&(seq_case){ "mamba1, scan, resets", MAMBA1, SCAN, .dtype = KR_DTYPE_F64, .ns = 40, .pieces = 4,
+                            .cuts = { 0, 8, 17, 30, 40 }, .resets = { 5, 17, 20, 35 }, .has_init = true });
+}
+
 /* ---- differences ---- */
 
 /* The loss of all ranks, with one element of x on one rank moved; *g: the gradient of that element, on its rank. */
@@ -450,6 +463,7 @@ TEST(seq_parallel_differences)
         { "differences, mamba2", MAMBA2, .dtype = KR_DTYPE_F64, .pieces = 2, .cuts = { 0, 16, 28 } },
         { "differences, mamba3", MAMBA3, .dtype = KR_DTYPE_F64, .pieces = 2, .cuts = { 0, 16, 28 } },
         { "differences, scan", MAMBA2, SCAN, .dtype = KR_DTYPE_F64, .pieces = 3, .cuts = { 0, 10, 17, 28 } },
+        { "differences, mamba1, scan", MAMBA1, SCAN, .dtype = KR_DTYPE_F64, .pieces = 2, .cuts = { 0, 9, 20 } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_ranks(cases[i].pieces, NULL, run_differences, (void *)(uintptr_t)&cases[i]);
