@@ -9,6 +9,9 @@ install(TARGETS krait_static krait_shared EXPORT kraitTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(KR_CUDA_PLUGIN)
+    install(TARGETS krait_cuda_plugin LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(EXPORT kraitTargets NAMESPACE krait:: DESTINATION ${config_dir})
 
 configure_package_config_file(cmake/kraitConfig.cmake.in ${PROJECT_BINARY_DIR}/kraitConfig.cmake

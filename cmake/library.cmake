@@ -64,15 +64,18 @@ execute_process(COMMAND ${CMAKE_COMMAND} -E copy_if_different ${generated_includ
 file(REMOVE ${generated_include}/krait/backend/kernels.new)
 target_include_directories(krait_internal INTERFACE ${generated_include})
 
-# krait_objects(NAME SOURCES... [OPTIONS...]) - compiles the sources and adds them to both libraries.
+# krait_objects(NAME [APART] SOURCES... [OPTIONS...]) - compiles the sources and adds them to both libraries, or, with APART, to
+# neither.
 function(krait_objects name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;OPTIONS")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "APART" "" "SOURCES;OPTIONS")
     add_library(${name} OBJECT ${arg_SOURCES})
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
     target_compile_options(${name} PRIVATE ${arg_OPTIONS} "$<$<COMPILE_LANGUAGE:C>:SHELL:-include ${entries}/entry_names.h>")
     target_compile_definitions(${name} PRIVATE KR_BUILDING KR_STATIC) # entries are exported, nothing else
     target_link_libraries(${name} PRIVATE krait_internal Threads::Threads)
-    set_property(GLOBAL APPEND PROPERTY krait_object_sets $<TARGET_OBJECTS:${name}>)
+    if(NOT arg_APART)
+        set_property(GLOBAL APPEND PROPERTY krait_object_sets $<TARGET_OBJECTS:${name}>)
+    endif()
 endfunction()
 
 # src/kernels/cpu, once for each row of isa.def that KR_CPU_ISAS names; other processors have the reference kernels.
@@ -120,7 +123,7 @@ krait_objects(krait_ref_f64 SOURCES ${ref_sources} OPTIONS -DKR_REF_F64)
 file(GLOB module_sources CONFIGURE_DEPENDS src/base/*.c src/tensor/*.c src/kernels/*.c src/device/*.c src/comm/*.c src/tape/*.c
      src/ops/*.c src/mixer/*.c src/raw/*.c src/io/*.c src/nn/*.c src/decode/*.c src/model/*.c src/text/*.c src/data/*.c src/train/*.c
      src/generate/*.c src/check/*.c src/api/*.c)
-list(FILTER module_sources EXCLUDE REGEX "(_cuda|/error_entries)\\.c$")
+list(FILTER module_sources EXCLUDE REGEX "(_cuda|/error_entries|/plugin_entry)\\.c$")
 krait_objects(krait_modules SOURCES ${module_sources})
 if(pcre2_library)
     target_compile_definitions(krait_modules PRIVATE KR_HAVE_PCRE2=1)
@@ -136,20 +139,32 @@ foreach(entries_of IN ITEMS krait_entries krait_entries_static)
 endforeach()
 target_compile_definitions(krait_entries_static PRIVATE KR_STATIC)
 
-# src/kernels/cuda and the device over it. The runtime is linked statically: programs start without a driver, too.
+# src/kernels/cuda and the device over it: part of both libraries (KR_CUDA), or a plug-in (KR_CUDA_PLUGIN, device_plugin.cmake).
+# The runtime is linked statically: programs start without a driver, too.
 set(cuda_library) # what the two libraries link
 set(cuda_pc)      # the same for pkg-config
-if(KR_CUDA)
+if(KR_CUDA AND KR_CUDA_PLUGIN)
+    message(FATAL_ERROR "KR_CUDA puts the CUDA device into libkrait, KR_CUDA_PLUGIN into libkrait_cuda.so: choose one")
+endif()
+if(KR_CUDA OR KR_CUDA_PLUGIN)
     set(CMAKE_CUDA_ARCHITECTURES 80 90a CACHE STRING "CUDA architectures")
     set(CMAKE_CUDA_STANDARD 17)
     enable_language(CUDA)
+    if(KR_CUDA_PLUGIN) # the linker of C adds what C needs; nothing of nvcc's libraries but the runtime, which is named below
+        set(CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES "")
+        set(CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES "")
+    endif()
     find_package(CUDAToolkit REQUIRED)
     file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/kernels/cuda/*.cu src/kernels/cuda/*.c)
     if(KR_CUDA_UNITY)
         include(cmake/cuda_unity.cmake)
         krait_cuda_unity(cuda_sources ops scan)
     endif()
-    krait_objects(krait_cuda SOURCES ${cuda_sources} src/device/device_cuda.c)
+    set(apart)
+    if(KR_CUDA_PLUGIN)
+        set(apart APART)
+    endif()
+    krait_objects(krait_cuda ${apart} SOURCES ${cuda_sources} src/device/device_cuda.c)
     # Kernels of Hopper are empty without 90a: a build that lacks it takes every GPU for one of sm_80.
     if(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
         set_source_files_properties(src/device/device_cuda.c PROPERTIES COMPILE_DEFINITIONS KR_CUDA_WITHOUT_90A)
@@ -167,11 +182,13 @@ if(KR_CUDA)
     set_source_files_properties(src/kernels/cuda/ops/random_cuda.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
     set_target_properties(krait_cuda PROPERTIES CUDA_VISIBILITY_PRESET hidden)
     target_include_directories(krait_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    target_compile_definitions(krait_internal INTERFACE KR_HAVE_CUDA=1)
     # Imported, so that it is not exported: an installed krait finds its own (kraitConfig.cmake.in).
     add_library(krait::cudart INTERFACE IMPORTED GLOBAL)
     set_target_properties(krait::cudart PROPERTIES INTERFACE_LINK_LIBRARIES
                           "${CUDAToolkit_LIBRARY_DIR}/libcudart_static.a;${CMAKE_DL_LIBS};rt")
+endif()
+if(KR_CUDA)
+    target_compile_definitions(krait_internal INTERFACE KR_HAVE_CUDA=1)
     set(cuda_library krait::cudart)
     set(cuda_pc " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
 endif()

@@ -635,9 +635,15 @@ static size_t describe(char *text, size_t bytes)
     return sizeof lines - 1;
 }
 
+#ifdef KR_MOCK_PLUGIN /* the device of a plug-in, whose name is in tests/plugins/mock_name.c */
+extern const char kr_mock_name[];
+extern const kr_device_kind kr_mock_kind;
+const kr_device_kind kr_mock_kind = { kr_mock_name, open, describe };
+#else
 static const kr_device_kind mock_kind = { "mock", open, describe };
 
 __attribute__((constructor)) static void offer_mock(void)
 {
     kr_device_kind_of_tests = &mock_kind;
 }
+#endif

@@ -90,6 +90,16 @@ def mamba2(rounds: int) -> None:
     compare("Mamba-2 d 768, s 2048, b 1, f32", module, torch.randn(1, 2048, 768), others, rounds)
 
 
+def compiled(rounds: int) -> None:
+    """Blocks of Mamba-2 of several sizes against the plain formulation under torch.compile (Inductor, which needs g++)."""
+    for d, length in ((256, 64), (256, 1024), (768, 64), (768, 256), (768, 2048)):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        module = kt.Mamba2(d)
+        run = torch.compile(lambda u, m=module: torch_blocks.mamba2(m, u, torch_blocks.ssd_grouped, 64), fullgraph=True)
+        compare(f"Mamba-2 d {d}, s {length}, b 1, f32", module, torch.randn(1, length, d), {"torch.compile, 64": run}, rounds)
+
+
 def mamba1(rounds: int) -> None:
     """The block of mamba-130m."""
     torch.manual_seed(0)
@@ -148,7 +158,7 @@ def imports(rounds: int) -> None:
     print(f"import krait.torch                   {seconds('import torch', 'import krait.torch') * 1e3:6.1f} ms, torch loaded")
 
 
-CASES = {"overhead": overhead, "imports": imports, "mamba2": mamba2, "mamba1": mamba1, "mamba3": mamba3}
+CASES = {"overhead": overhead, "imports": imports, "mamba2": mamba2, "compiled": compiled, "mamba1": mamba1, "mamba3": mamba3}
 
 
 def main() -> None:

@@ -154,7 +154,20 @@ typedef enum kr_raw_op {
      * y: rows. There is no backward op: gradients are products, too. Options: accumulate.
      *
      *   matmul a:jk b:ki bias:i? -> y:ji */
-    KR_RAW_MATMUL = 24
+    KR_RAW_MATMUL = 24,
+
+    /* SSD for Mamba-3, whose kernel adds biases to b and c of each head and rotates them: as ROTATE of both with one angle, and
+     * then SSD, but without rows for each head in memory. A GPU has it, and the reference kernels (isa "ref"); on other CPUs
+     * it is KR_ERR_UNSUPPORTED. boundary_b is rotated already. Options: chunk_len, sequences, split_pairs.
+     *
+     *   ssd_rotary v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? diag_weight:bsh? d:h? initial:qhpr? carry:bsh? boundary:qh?
+     *       boundary_v:qmhp? boundary_b:qmhr? angle:bsha bias_b:hmr? bias_c:hmr? -> y:bsmhp final:qhpr?
+     *   ssd_rotary_backward v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? diag_weight:bsh? d:h? initial:qhpr? boundary:qh?
+     *       boundary_v:qmhp? boundary_b:qmhr? angle:bsha bias_b:hmr? bias_c:hmr? g_y:bsmhp? g_final:qhpr? -> g_v:bsmhp?
+     *       g_b:bsmgr? g_c:bsmgr? g_da:bsh? g_w:bsh? g_diag_weight:bsh? g_d:h? g_initial:qhpr? g_boundary:qh?
+     *       g_boundary_v:qmhp? g_boundary_b:qmhr? g_angle:bsha? g_bias_b:hmr? g_bias_c:hmr? */
+    KR_RAW_SSD_ROTARY = 25,
+    KR_RAW_SSD_ROTARY_BACKWARD = 26
 } kr_raw_op;
 
 /* All ops have work and precision. Of the others an op has those that its comment names; the rest must keep their

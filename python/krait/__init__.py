@@ -104,9 +104,18 @@ __all__ = [
 def devices() -> list[str]:
     """The devices of this machine, one text each: "cpu", "cuda:0 NVIDIA H200, 139 GiB, sm_90", or why a kind is missing.
 
+    Behind GPUs: the cuBLASLt that multiplies matrices, and the plug-in that has the kernels (krait-ssm-cuda13).
+
     >>> devices()[0]
     'cpu'
     """
+    from ._plugins import load_cuda
+
+    try:
+        load_cuda()
+    except Error as error:
+        lines = [line for line in _info("devices").splitlines() if not line.startswith("cuda: ")]
+        return [*lines, f"cuda: {error}"]
     return _info("devices").splitlines()
 
 

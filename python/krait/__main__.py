@@ -3,10 +3,10 @@
 import os
 import sys
 
-from ._program import find_program
+from ._program import environment, find_program
 
 try:
     program = find_program()
 except FileNotFoundError as error:
     sys.exit(f"krait: {error}")
-os.execv(program, ["krait", *sys.argv[1:]])
+os.execve(program, ["krait", *sys.argv[1:]], environment())

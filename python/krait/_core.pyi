@@ -33,6 +33,7 @@ class Context:
         isa: str | None = None,
         backend: str | None = None,
         log: Callable[[int, str], object] | None = None,
+        device_memory: tuple[Callable[[int, int], int], Callable[[int, int], object]] | None = None,
     ) -> Context: ...
     def memory(self, /) -> dict[str, dict[str, int]]: ...
     def seed(self, seed: int, /) -> None: ...
@@ -263,6 +264,7 @@ class Block:
     def context(self) -> Context: ...
 
 def info(name: str, /) -> str: ...
+def load_device(path: str, /) -> None: ...
 def config_defaults(part: str, /) -> dict[str, Any]: ...
 def from_dlpack(object: Any, /) -> Array: ...
 def op(
@@ -379,6 +381,37 @@ def raw(
     dt_min: float = 0,
     dt_max: float | None = None,
     stream: int | None = None,
+    work: Callable[[int], Any] | None = None,
     /,
 ) -> None: ...
 def raw_signature(op: int, /) -> str: ...
+
+@final
+class OpCall:
+    def __new__(
+        cls,
+        op: int,
+        inputs: tuple[str, ...],
+        results: tuple[str, ...],
+        order: tuple[int, ...],
+        narrow: tuple[bool, ...],
+        source: tuple[int, ...],
+        /,
+    ) -> OpCall: ...
+    def run(
+        self,
+        context: Context,
+        args: tuple[Any, ...],
+        mask: int,
+        precision: int,
+        work: Callable[[int], Any] | None,
+        flags: int = 0,
+        chunk_len: int = 0,
+        n_groups: int = 1,
+        eps: float = 1e-5,
+        range: float = 1,
+        a_floor: float = 1e-4,
+        dt_min: float = 0,
+        dt_max: float | None = None,
+        /,
+    ) -> list[Any] | None: ...

@@ -10,8 +10,9 @@ import sysconfig
 from pathlib import Path
 
 from ._core import Error, __version__
+from ._plugins import find_cuda
 
-__all__ = ["find_program", "run_program"]
+__all__ = ["environment", "find_program", "run_program"]
 
 
 def _candidates() -> list[Path]:
@@ -37,6 +38,15 @@ def find_program() -> Path:
     return Path(found)
 
 
+def environment() -> dict[str, str]:
+    """The environment for the program: with the CUDA plug-in of krait-ssm-cuda13, if that is installed."""
+    variables = dict(os.environ)
+    plugin = find_cuda()
+    if plugin is not None and not variables.get("KR_CUDA_PLUGIN"):
+        variables["KR_CUDA_PLUGIN"] = str(plugin)
+    return variables
+
+
 def run_program(*arguments: str) -> str:
     """Runs the program and returns its standard output. Error with what it says if it fails.
 
@@ -46,7 +56,7 @@ def run_program(*arguments: str) -> str:
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     if version != f"krait {__version__}":
         raise Error(f"{program} is {version or 'no program of Krait'}, but this package is krait {__version__}")
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, env=environment())
     if done.returncode != 0:
         raise Error(done.stderr.strip().removeprefix("krait: ") or f"{program} ended with status {done.returncode}")
     return done.stdout

@@ -21,16 +21,6 @@ KR_DEFAULTS(kr_comm_call) = { .size = sizeof(kr_comm_call), .peer = -1, .source 
 
 /* ---- creation ---- */
 
-static void *engine_alloc(void *user, size_t bytes)
-{
-    return kr_memory_alloc_zeroed(user, bytes);
-}
-
-static void engine_free(void *user, void *p, size_t bytes)
-{
-    kr_memory_free(user, p, bytes);
-}
-
 /* Options and environment: who this rank is, and by what engine. */
 static bool choose(kr_ctx *ctx, const kr_comm_options *options, kr_launch *launch, const char **engine)
 {
@@ -212,9 +202,9 @@ static kr_comm *create(kr_ctx *ctx, const kr_comm_options *options, kr_world *wo
                                       .ranks = launch.ranks,
                                       .meet = launch.meet,
                                       .timeout = options->timeout,
-                                      .alloc = engine_alloc,
-                                      .free = engine_free,
-                                      .user = &ctx->memory,
+                                      .alloc = kr_world_alloc,
+                                      .free = kr_world_free,
+                                      .user = world,
                                       .cancel = &world->cancel };
     if (!kr_world_open(world)) return NULL;
     world->setup.meet = NULL;

@@ -49,8 +49,13 @@ typedef struct kr_world {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t posted, ended;
-    kr_job *first, *last;         /* waiting for the thread */
-    bool is_open, stops;          /* the engine has met the others; the thread has to end */
+    kr_job *first, *last;           /* waiting for the thread */
+    bool is_open, is_closed, stops; /* the engine has met the others; the thread has to end */
+    struct {
+        void *p;
+        size_t bytes;
+        bool is_waiting, is_free;
+    } memory;                     /* what the thread asks of the caller's side, which alone calls the allocator */
     bool is_failing;              /* this rank has failed: the thread has to tell the others ... */
     char failure[KR_ENGINE_TEXT]; /* ... this */
     bool is_broken;
@@ -83,6 +88,10 @@ struct kr_comm {
 };
 
 /* ---- comm_thread.c ---- */
+
+/* Memory for the engine while the world opens and closes. */
+void *kr_world_alloc(void *world, size_t bytes);
+void kr_world_free(void *world, void *p, size_t bytes);
 
 /* Starts the thread, which opens the engine, and waits for it. False after an error. */
 bool kr_world_open(kr_world *world);

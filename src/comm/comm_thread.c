@@ -77,7 +77,8 @@ static void run_jobs(kr_world *world)
         const bool is_broken = world->is_broken;
         pthread_mutex_unlock(&world->mutex);
         const double start = kr_clock();
-        finish(world, job, is_broken ? world->problem_status : kr_job_run(job), kr_clock() - start);
+        const kr_status status = is_broken ? world->problem_status : kr_job_run(job);
+        finish(world, job, status, kr_clock() - start);
     }
 }
 
@@ -94,6 +95,29 @@ static void open_engine(kr_world *world)
     pthread_mutex_unlock(&world->mutex);
 }
 
+static void ask_for_memory(kr_world *world, void *p, size_t bytes, bool is_free)
+{
+    pthread_mutex_lock(&world->mutex);
+    world->memory.p = p;
+    world->memory.bytes = bytes;
+    world->memory.is_free = is_free;
+    world->memory.is_waiting = true;
+    pthread_cond_broadcast(&world->ended);
+    while (world->memory.is_waiting) pthread_cond_wait(&world->posted, &world->mutex);
+    pthread_mutex_unlock(&world->mutex);
+}
+
+void *kr_world_alloc(void *world, size_t bytes)
+{
+    ask_for_memory(world, NULL, bytes, false);
+    return ((kr_world *)world)->memory.p;
+}
+
+void kr_world_free(void *world, void *p, size_t bytes)
+{
+    ask_for_memory(world, p, bytes, true);
+}
+
 static void *work(void *arg)
 {
     kr_world *world = arg;
@@ -101,6 +125,10 @@ static void *work(void *arg)
     if (world->problem_status != KR_OK) return NULL;
     run_jobs(world);
     world->engine->close(world->self, world->is_broken);
+    pthread_mutex_lock(&world->mutex);
+    world->is_closed = true;
+    pthread_cond_broadcast(&world->ended);
+    pthread_mutex_unlock(&world->mutex);
     return NULL;
 }
 
@@ -119,6 +147,24 @@ static bool start(kr_world *world)
     return ok;
 }
 
+/* Waits until the thread has opened or closed the engine, and gets the memory that it asks for meanwhile. */
+static void serve(kr_world *world, const bool *is_done)
+{
+    pthread_mutex_lock(&world->mutex);
+    while (!*is_done) {
+        if (!world->memory.is_waiting) {
+            pthread_cond_wait(&world->ended, &world->mutex);
+            continue;
+        }
+        kr_memory *memory = &world->ctx->memory;
+        if (world->memory.is_free) kr_memory_free(memory, world->memory.p, world->memory.bytes);
+        else world->memory.p = kr_memory_alloc_zeroed(memory, world->memory.bytes);
+        world->memory.is_waiting = false;
+        pthread_cond_signal(&world->posted);
+    }
+    pthread_mutex_unlock(&world->mutex);
+}
+
 bool kr_world_open(kr_world *world)
 {
     kr_fork_watch();
@@ -128,9 +174,7 @@ bool kr_world_open(kr_world *world)
     pthread_cond_init(&world->ended, NULL);
     bool ok = kr_require(world->ctx, start(world), KR_ERR_NOMEM, "comm.create: the system refuses another thread");
     if (ok) {
-        pthread_mutex_lock(&world->mutex);
-        while (!world->is_open) pthread_cond_wait(&world->ended, &world->mutex);
-        pthread_mutex_unlock(&world->mutex);
+        serve(world, &world->is_open);
         ok = world->problem_status == KR_OK;
         if (!ok) {
             pthread_join(world->thread, NULL);
@@ -154,6 +198,7 @@ void kr_world_close(kr_world *world)
     world->stops = true;
     pthread_cond_signal(&world->posted);
     pthread_mutex_unlock(&world->mutex);
+    serve(world, &world->is_closed);
     pthread_join(world->thread, NULL);
     pthread_cond_destroy(&world->ended);
     pthread_cond_destroy(&world->posted);

@@ -44,7 +44,7 @@ typedef struct kr_engine_setup {
     int rank, ranks;  /* "tcp"; others know theirs. 0 ranks: unknown */
     const char *meet; /* "tcp" */
     double timeout;
-    void *(*alloc)(void *user, size_t bytes); /* zeroed; during open only */
+    void *(*alloc)(void *user, size_t bytes); /* zeroed; during open only, and free during open and close */
     void (*free)(void *user, void *p, size_t bytes);
     void *user;
     const atomic_bool *cancel;

@@ -462,20 +462,28 @@ static kr_moved accept_higher(const meeting *m)
     return KR_MOVED_ALL;
 }
 
+static kr_moved start_listening(meeting *m)
+{
+    const kr_tcp *tcp = m->tcp;
+    const char *port = tcp->rank == 0 ? m->meet : "0.0.0.0:0";
+    if (tcp->rank == tcp->ranks - 1) return KR_MOVED_ALL; /* none connects to the last one */
+    m->listener = m->is_path ? listen_path(m, m->own) : listen_port(port);
+    if (m->listener < 0)
+        return fail(m, "rank %d of %d cannot listen at %s: %s", tcp->rank, tcp->ranks, m->is_path ? m->own : port,
+                    strerror(errno));
+    (void)fcntl(m->listener, F_SETFL, fcntl(m->listener, F_GETFL) | O_NONBLOCK);
+    return KR_MOVED_ALL;
+}
+
 static kr_moved meet_all(meeting *m)
 {
     const kr_tcp *tcp = m->tcp;
-    const bool listens = tcp->rank < tcp->ranks - 1;
-    if (listens) {
-        const char *port = tcp->rank == 0 ? m->meet : "0.0.0.0:0";
-        m->listener = m->is_path ? listen_path(m, m->own) : listen_port(port);
-        if (m->listener < 0)
-            return fail(m, "rank %d of %d cannot listen at %s: %s", tcp->rank, tcp->ranks, m->is_path ? m->own : port,
-                        strerror(errno));
-        (void)fcntl(m->listener, F_SETFL, fcntl(m->listener, F_GETFL) | O_NONBLOCK);
-    }
-    kr_moved moved = tcp->rank == 0 ? gather_ranks(m) : join(m);
+    /* A path is known before it is listened at: only ranks that belong to the job listen. */
+    const bool joins_first = m->is_path && tcp->rank > 0;
+    kr_moved moved = joins_first ? KR_MOVED_ALL : start_listening(m);
+    if (moved == KR_MOVED_ALL) moved = tcp->rank == 0 ? gather_ranks(m) : join(m);
     if (tcp->rank == 0) answer_all(m, moved == KR_MOVED_ALL);
+    if (moved == KR_MOVED_ALL && joins_first) moved = start_listening(m);
     if (moved == KR_MOVED_ALL) moved = connect_lower(m);
     if (moved == KR_MOVED_ALL) moved = accept_higher(m);
     return moved;

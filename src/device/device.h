@@ -254,8 +254,11 @@ typedef struct kr_device_kind {
     size_t (*describe)(char *text, size_t bytes);
 } kr_device_kind;
 
-/* The n-th kind of this build; NULL past the last. */
+/* The n-th kind of this build and of the plug-ins that it has loaded (device/plugins.h); NULL past the last. */
 const kr_device_kind *kr_device_kind_nth(int n);
+
+/* Is a kind of that name part of this build? */
+bool kr_device_is_built_in(const char *name);
 
 /* The devices, as kr_info_text has them. */
 size_t kr_devices_write(char *text, size_t bytes);

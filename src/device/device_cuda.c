@@ -13,6 +13,7 @@
 
 #include "base/text_buffer.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gemm/cublaslt.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -563,6 +564,10 @@ static size_t describe(char *text, size_t bytes)
                              (double)about.totalGlobalMem * 0x1p-30, arch_of(i),
                              arch_of(i) < 80 ? ", too old for the kernels, which need sm_80" : "");
     }
+    const char *problem = count > 0 ? kr_cublaslt_problem() : NULL;
+    if (count > 0)
+        kr_text_buffer_print(&buffer, "cuda: %s%s\n", problem ? "" : "products by ",
+                             problem ? problem : kr_cublaslt_file());
     return buffer.length;
 }
 

@@ -1,5 +1,6 @@
 /* open.c - opens and closes the device of the options or the environment, by name. */
 #include "device/backend_impl.h"
+#include "device/plugins.h"
 #include "device/row_lists.h"
 #include "kernels/select.h"
 
@@ -10,37 +11,74 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STAGE_BYTES = 1 << 20, RESULT_BYTES = KR_RESULTS * sizeof(kr_result), SCRATCH_BLOCK = 1 << 20 };
+enum {
+    STAGE_BYTES = 1 << 20,
+    RESULT_BYTES = KR_RESULTS * sizeof(kr_result),
+    SCRATCH_BLOCK = 1 << 20,
+    REASON_BYTES = 2048
+};
 
 /* ---- kinds ---- */
 
 #ifdef KR_HAVE_CUDA
 extern const kr_device_kind kr_cuda_kind;
 #else
-static const char no_cuda[] =
-    "this build has no CUDA kernels; build with cmake --preset cuda (KR_CUDA=ON), which needs nvcc";
-
-static bool refuse_cuda(kr_ctx *ctx, kr_device *device, int number)
+/* Stands for the plug-in until it is loaded, when the device is first used or listed. */
+static const kr_device_kind *cuda_of_plugin(kr_text_buffer *why)
 {
-    (void)device;
-    return kr_fail(ctx, KR_ERR_UNSUPPORTED, "ctx: device cuda:%d: %s", number, no_cuda);
+    static const char missing[] =
+        "this build has no CUDA kernels; build with cmake --preset cuda (KR_CUDA=ON), or install "
+        "the plug-in libkrait_cuda.so (pip install \"krait-ssm[cuda]\"): ";
+    char text[REASON_BYTES];
+    kr_text_buffer reason = kr_text_buffer_of(text, sizeof text);
+    const kr_status status = kr_plugin_load_cuda(&reason);
+    kr_text_buffer_print(why, "%s%s", status == KR_ERR_IO ? missing : "", text);
+    return kr_plugin_named("cuda");
 }
 
-static size_t describe_no_cuda(char *text, size_t bytes)
+static bool open_plugin(kr_ctx *ctx, kr_device *device, int number)
 {
-    kr_text_buffer buffer = kr_text_buffer_of(text, bytes);
-    kr_text_buffer_print(&buffer, "cuda: %s\n", no_cuda);
+    char text[REASON_BYTES];
+    kr_text_buffer why = kr_text_buffer_of(text, sizeof text);
+    const kr_device_kind *kind = cuda_of_plugin(&why);
+    if (kind) return kind->open(ctx, device, number);
+    return kr_fail(ctx, KR_ERR_UNSUPPORTED, "ctx: device cuda:%d: %s", number, text);
+}
+
+static size_t describe_plugin(char *text, size_t bytes)
+{
+    char reason[REASON_BYTES];
+    kr_text_buffer why = kr_text_buffer_of(reason, sizeof reason), buffer = kr_text_buffer_of(text, bytes);
+    const kr_device_kind *kind = cuda_of_plugin(&why);
+    if (kind) return kind->describe(text, bytes);
+    kr_text_buffer_print(&buffer, "cuda: %s\n", reason);
     return buffer.length;
 }
 
-static const kr_device_kind kr_cuda_kind = { "cuda", refuse_cuda, describe_no_cuda };
+static const kr_device_kind kr_cuda_kind = { "cuda", open_plugin, describe_plugin };
 #endif
 
 const kr_device_kind *kr_device_kind_of_tests;
 
+bool kr_device_is_built_in(const char *name)
+{
+#ifdef KR_HAVE_CUDA
+    if (strcmp(name, kr_cuda_kind.name) == 0) return true;
+#endif
+    return kr_device_kind_of_tests && strcmp(name, kr_device_kind_of_tests->name) == 0;
+}
+
+/* Those of plug-ins come first: "cuda" then hides the one that stands for it. */
 const kr_device_kind *kr_device_kind_nth(int n)
 {
-    return n == 0 ? &kr_cuda_kind : n == 1 ? kr_device_kind_of_tests : NULL;
+    const kr_device_kind *kind;
+    bool has_cuda = false;
+    for (int i = 0; (kind = kr_plugin_nth(i)); i++) {
+        if (n-- == 0) return kind;
+        has_cuda = has_cuda || strcmp(kind->name, kr_cuda_kind.name) == 0;
+    }
+    if (!has_cuda && n-- == 0) return &kr_cuda_kind;
+    return n == 0 ? kr_device_kind_of_tests : NULL;
 }
 
 size_t kr_devices_write(char *text, size_t bytes)
@@ -51,9 +89,12 @@ size_t kr_devices_write(char *text, size_t bytes)
     const kr_backend_info *backend;
     for (int n = 0; (backend = kr_backend_nth(n)); n++)
         if (backend->device) kr_text_buffer_print(&buffer, "%s: the device of a backend\n", backend->name);
-    for (int n = 0; (kind = kr_device_kind_nth(n)); n++)
+    for (int n = 0; (kind = kr_device_kind_nth(n)); n++) {
         buffer.length += kind->describe(buffer.length < buffer.capacity ? text + buffer.length : NULL,
                                         buffer.length < buffer.capacity ? buffer.capacity - buffer.length : 0);
+        const char *file = kr_plugin_file(kr_device_kind_nth(n)); /* describing it may have loaded it */
+        if (file) kr_text_buffer_print(&buffer, "%s: loaded from %s\n", kind->name, file);
+    }
     return buffer.length;
 }
 

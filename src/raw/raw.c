@@ -36,7 +36,9 @@ static const raw_about *const ops[] = { [KR_RAW_SSD] = &raw_ssd,
                                         [KR_RAW_QUATERNION_SCAN_BACKWARD] = &raw_quaternion_scan_backward,
                                         [KR_RAW_QUATERNION_ROTATE] = &raw_quaternion_rotate,
                                         [KR_RAW_QUATERNION_ROTATE_BACKWARD] = &raw_quaternion_rotate_backward,
-                                        [KR_RAW_MATMUL] = &raw_matmul };
+                                        [KR_RAW_MATMUL] = &raw_matmul,
+                                        [KR_RAW_SSD_ROTARY] = &raw_ssd_rotary,
+                                        [KR_RAW_SSD_ROTARY_BACKWARD] = &raw_ssd_rotary_backward };
 
 static const raw_about *about(kr_raw_op op)
 {

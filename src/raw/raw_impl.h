@@ -128,10 +128,10 @@ const char *raw_name(const raw_call *call, int n, char *text, size_t bytes);
 
 /* ---- the ops ---- */
 
-extern const raw_about raw_ssd, raw_ssd_backward, raw_scan, raw_scan_backward, raw_conv, raw_conv_backward, raw_norm,
-    raw_norm_backward, raw_layer_norm, raw_layer_norm_backward, raw_gate, raw_gate_backward, raw_trapezoid,
-    raw_trapezoid_backward, raw_angles, raw_angles_backward, raw_rotate, raw_rotate_backward, raw_quaternion_exp,
-    raw_quaternion_exp_backward, raw_quaternion_scan, raw_quaternion_scan_backward, raw_quaternion_rotate,
-    raw_quaternion_rotate_backward, raw_matmul;
+extern const raw_about raw_ssd, raw_ssd_backward, raw_ssd_rotary, raw_ssd_rotary_backward, raw_scan, raw_scan_backward,
+    raw_conv, raw_conv_backward, raw_norm, raw_norm_backward, raw_layer_norm, raw_layer_norm_backward, raw_gate,
+    raw_gate_backward, raw_trapezoid, raw_trapezoid_backward, raw_angles, raw_angles_backward, raw_rotate,
+    raw_rotate_backward, raw_quaternion_exp, raw_quaternion_exp_backward, raw_quaternion_scan,
+    raw_quaternion_scan_backward, raw_quaternion_rotate, raw_quaternion_rotate_backward, raw_matmul;
 
 #endif

@@ -4,6 +4,8 @@
 #include "base/sized.h"
 #include "comm/comm_impl.h"
 #include "io/file.h"
+#include "nn/layers_impl.h"
+#include "nn/network_impl.h"
 #include "train/checkpoint_file.h"
 #include "train/optimizer_impl.h"
 
@@ -170,6 +172,17 @@ static bool take_schedule(kr_trainer *t)
     return kr_blame(t->ctx, OP);
 }
 
+/* What a network uses before its first layer. */
+static void add_late(kr_trainer *t)
+{
+    const kr_network *net = t->net;
+    kr_grad_sums_add_late(&t->sums, net->embedding_wd);
+    kr_grad_sums_add_late(&t->sums, net->in_proj);
+    kr_grad_sums_add_late(&t->sums, net->in_proj_bias);
+    kr_grad_sums_add_late(&t->sums, net->class_tokens_nf);
+    kr_grad_sums_add_late(&t->sums, net->layers->latents_nd);
+}
+
 static bool make_results(kr_trainer *t)
 {
     const size_t count = (size_t)t->leaves;
@@ -196,6 +209,7 @@ static bool build(kr_trainer *t, const kr_train_options *options)
     t->net = kr_model_network(t->model);
     t->params = t->model ? kr_network_params(t->net) : t->o.params;
     kr_grad_sums_init(&t->sums, ctx, t->params, 0);
+    if (t->net && !t->net->is_custom) add_late(t);
     if (!kr_pieces_check(t) || !make_results(t)) return false;
     if (!(t->tape = kr_tape_create(ctx, KR_TAPE_GRAD)) || !make_optimizer(t)) return false;
     if (!t->loader->options.carry) return true;

@@ -48,12 +48,16 @@ struct kr_trainer {
     kr_comm *comm; /* NULL: one rank */
     int rank, ranks;
     bool has_entered;
-    int64_t posted; /* buckets of the running step, of ... */
-    int64_t ntickets;
+    int64_t posted;       /* buckets of the running step, of ... */
+    int64_t ntickets;     /* ... these */
+    int64_t posted_early; /* during the backward pass */
     kr_ticket *tickets;
     void *exchange; /* this rank's results, then those of all */
     size_t exchange_bytes;
     double comm_seconds, wait_seconds; /* of comm, before the running step */
+    double began, compute_seconds;     /* of the running step: when it did, on the system's clock; of this rank */
+    double *each_seconds;              /* [ranks]: compute_seconds of all */
+    kr_train_ranks stats;              /* of the last step */
     char *carry_in;                    /* carried states: received bytes, and those to send behind them */
     size_t carry_bytes;                /* of one of the two */
     kr_ticket carry_ticket;

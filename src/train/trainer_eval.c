@@ -91,8 +91,10 @@ static bool begin(kr_trainer *t, const kr_loader *loader, int64_t max_batches)
 kr_evaluation kr_trainer_evaluate(kr_trainer *t, kr_loader *loader, int64_t max_batches)
 {
     const kr_evaluation none = { .loss = (double)NAN };
-    if (t && t->ranks > 1 && !kr_trainer_ready(t)) kr_comm_agree(t->comm); /* the others wait for this rank */
-    if (!kr_trainer_ready(t) || !begin(t, loader, max_batches)) return none;
+    if (!kr_trainer_ready(t) || !begin(t, loader, max_batches)) {
+        if (t && t->ranks > 1) kr_comm_agree(t->comm); /* the others wait for this rank */
+        return none;
+    }
     const bool has_ema = t->optimizer->options.ema_decay > 0 && !t->optimizer->ema_is_in;
     const kr_random_position random = kr_random_position_of(t->ctx);
     const kr_loader_position position = kr_loader_snapshot(loader);

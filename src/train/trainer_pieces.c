@@ -44,6 +44,7 @@ static bool make_lists(kr_trainer *t)
     for (size_t i = 0; i < more; i++) {
         t->piece_tapes[i] = NULL;
         kr_grad_sums_init(&t->piece_sums[i], t->ctx, t->params, 0);
+        for (int k = 0; k < t->sums.nlate; k++) kr_grad_sums_add_late(&t->piece_sums[i], t->sums.late[k]);
     }
     t->n_more = (int)more;
     for (size_t i = 0; i < more; i++)

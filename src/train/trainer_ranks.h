@@ -14,6 +14,10 @@ bool kr_ranks_begin(kr_trainer *t, bool is_ready);
 /* Before and after the backward pass of this rank's last micro-batch: buckets are posted during it. */
 void kr_ranks_post_at_fences(kr_trainer *t, bool is_on);
 
+/* After this rank's micro-batches: the time that they took. After the step: the times of all ranks. */
+void kr_ranks_note_computed(kr_trainer *t);
+void kr_ranks_note_step(kr_trainer *t);
+
 /* Collective, after this rank's micro-batches: the sums of gradients are those of all ranks, each on its owner, and all ranks
  * have the results of all micro-batches. False on all ranks if one of them has failed before; only that one has an error. */
 bool kr_ranks_sum(kr_trainer *t);

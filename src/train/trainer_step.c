@@ -200,6 +200,7 @@ static bool differentiate(kr_trainer *t, const kr_step_start *start)
         if (t->ranks > 1) is_done = kr_ranks_begin(t, is_done);
         if (!is_done) return false;
         is_done = t->n_more ? run_pieces(t, start) : run_leaves(t, start);
+        if (t->ranks > 1) kr_ranks_note_computed(t);
         if (!is_done && t->row_comm) (void)kr_comm_barrier(t->comm); /* tells the ranks that wait for a state */
         if (t->ranks > 1) is_done = kr_ranks_sum(t);
     }
@@ -286,5 +287,6 @@ kr_status kr_trainer_step(kr_trainer *t)
     t->carried = t->moving;
     t->moving = spare;
     note(t, &sum, lr);
+    if (t->ranks > 1) kr_ranks_note_step(t);
     return KR_OK;
 }

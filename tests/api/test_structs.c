@@ -512,6 +512,24 @@ static bool take_raw_options(void *o)
     return true;
 }
 
+static bool take_comm_options(void *o)
+{
+    kr_comm *comm = kr_comm_create(ctx, o);
+    if (!comm) return false;
+    snprintf(text, sizeof text, "%s", kr_comm_text(comm));
+    kr_comm_destroy(comm);
+    return true;
+}
+
+static bool take_comm_call(void *o)
+{
+    kr_comm *comm = kr_comm_create(ctx, NULL);
+    const bool ok = kr_comm_end(comm, kr_comm_begin(comm, o)) == KR_OK;
+    snprintf(text, sizeof text, "%lld", (long long)kr_comm_info_of(comm).calls);
+    kr_comm_destroy(comm);
+    return ok;
+}
+
 /* ---- all of them ---- */
 
 typedef struct sized {
@@ -567,6 +585,8 @@ static const sized structs[] = {
     ROW(ROW_OPTIONS, row_options, constrain_user),
     ROW(BLOCK_KIND_INFO, block_kind_info, user),
     ROW(RAW_OPTIONS, raw_options, precision),
+    ROW(COMM_OPTIONS, comm_options, meet),
+    ROW(COMM_CALL, comm_call, source_bytes),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "tests/comm/rank_threads.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 /* ---- what one rank can check ---- */
@@ -220,6 +222,95 @@ TEST(there_is_no_rank_0)
     CHECK_ERROR_HAS(ctx, KR_ERR_IO, "comm.create: tcp: rank 1 of 2 finds no rank 0 at ");
     end_folder();
     kr_ctx_destroy(ctx);
+}
+
+/* ---- who comes to the meeting ---- */
+
+/* Ranks with numbers that do not fit: both get the same text. */
+static void misfit(rank_thread *r)
+{
+    const char *const *texts = r->user;
+    RANK_CHECK(!r->comm, "rank %d of %d has met others", r->rank, r->ranks);
+    rank_error(r, texts[0], texts[1]);
+}
+
+static void meet_misfits(int rank, int ranks, int other_rank, int other_ranks, const char *const *texts)
+{
+    rank_thread list[3];
+    kr_comm_options options;
+    kr_comm_options_init(&options);
+    options.timeout = 20;
+    begin_folder();
+    const int n = rank ? 3 : 2; /* rank 0, `rank` if it is another, and the other */
+    for (int i = 0; i < n; i++) {
+        list[i] = (rank_thread){ .ranks = ranks, .options = &options, .run = misfit, .user = (void *)(uintptr_t)texts };
+        if (i == 1) list[i].rank = rank;
+        if (i == n - 1) list[i].rank = other_rank, list[i].ranks = other_ranks;
+        if (pthread_create(&list[i].thread, NULL, rank_main, &list[i]) != 0) exit(2);
+    }
+    for (int i = 0; i < n; i++) pthread_join(list[i].thread, NULL);
+    end_folder();
+}
+
+TEST(numbers_that_do_not_fit)
+{
+    static const char *const differs[] = { "a process says that it is rank 1 of 3 at ",
+                                           "where the number of ranks differs" };
+    static const char *const twice[] = { "two processes say that they are rank 1 of 3 at ", "that no other has" };
+    meet_misfits(0, 2, 1, 3, differs);
+    meet_misfits(1, 3, 1, 3, twice);
+}
+
+/* What a stranger sends is no rank: nothing, too little, or as many bytes as a rank does. */
+static void *be_strange(void *arg)
+{
+    const struct sockaddr_un *address = arg;
+    char junk[132];
+    memset(junk, 'x', sizeof junk);
+    for (int i = 0; i < 60; i++) {
+        const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0) {
+            const size_t bytes = (size_t)(i % 3) * 66;
+            if (bytes && send(fd, junk, bytes, MSG_NOSIGNAL) < 0) usleep(1);
+        }
+        close(fd);
+        usleep(1000);
+    }
+    return NULL;
+}
+
+static void sum_once(rank_thread *r)
+{
+    double x = 1;
+    RANK_CHECK(r->comm != NULL, "%s", kr_ctx_message(r->ctx));
+    if (!r->comm) return;
+    RANK_CHECK(kr_comm_sum(r->comm, &x, 1, KR_DTYPE_F64) == KR_OK && x == 3, "%g: %s", x, kr_ctx_message(r->ctx));
+}
+
+static void *come_later(void *arg)
+{
+    usleep(30000);
+    return rank_main(arg);
+}
+
+TEST(strangers_are_dropped)
+{
+    rank_thread list[3];
+    pthread_t stranger;
+    kr_comm_options options;
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    kr_comm_options_init(&options);
+    options.timeout = 20;
+    begin_folder();
+    snprintf(address.sun_path, sizeof address.sun_path, "%.90s", in_folder("meet"));
+    if (pthread_create(&stranger, NULL, be_strange, &address) != 0) exit(2);
+    for (int i = 0; i < 3; i++) {
+        list[i] = (rank_thread){ .rank = i, .ranks = 3, .options = &options, .run = sum_once };
+        if (pthread_create(&list[i].thread, NULL, i ? come_later : rank_main, &list[i]) != 0) exit(2);
+    }
+    for (int i = 0; i < 3; i++) pthread_join(list[i].thread, NULL);
+    pthread_join(stranger, NULL);
+    end_folder();
 }
 
 /* ---- ranks that end, or fail ---- */

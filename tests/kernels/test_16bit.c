@@ -69,12 +69,12 @@ static void gate_law(int64_t no, int64_t ni, int64_t gap)
 {
     const kr_gate_args a = { .no = no, .ni = ni };
     const link forth[] = { IN_OPERAND(kr_gate_args, x, drawn_bf16(no * ni, 1), ROWS(ni)),
-                           IN_OPERAND(kr_gate_args, z, drawn(no * ni, -4, 4), .row = ni),
+                           IN_OPERAND(kr_gate_args, z, drawn_bf16(no * ni, 4), .may_halve = true, .row = ni),
                            OUT_OPERAND(kr_gate_args, y, blank(no * ni), .may_halve = true, .row = ni) };
     LAW("gate", a, forth, gap);
     const kr_gate_bwd_args b = { .no = no, .ni = ni };
     const link back[] = { IN_OPERAND(kr_gate_bwd_args, x, drawn_bf16(no * ni, 1), .may_halve = true, .row = ni),
-                          IN_OPERAND(kr_gate_bwd_args, z, drawn(no * ni, -4, 4), .row = ni),
+                          IN_OPERAND(kr_gate_bwd_args, z, drawn_bf16(no * ni, 4), .may_halve = true, .row = ni),
                           IN_OPERAND(kr_gate_bwd_args, g_y, drawn_bf16(no * ni, 1), .may_halve = true, .row = ni),
                           OUT_OPERAND(kr_gate_bwd_args, g_x, blank(no * ni), ROWS(ni)),
                           OUT_OPERAND(kr_gate_bwd_args, g_z, blank(no * ni), ROWS(ni)) };
@@ -85,17 +85,15 @@ static void norm_law(int64_t no, int64_t ni, int64_t gap, int kind)
 {
     const bool gated = kind > 0;
     const kr_norm_args a = { .no = no, .ni = ni, .ng = 1, .eps = 1e-5, .norm_first = kind == 2 };
-    const link forth[] = {
-        IN_OPERAND(kr_norm_args, x, drawn_bf16(no * ni, 1), ROWS(ni)),
-        IN_OPERAND(kr_norm_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, .may_part = true, .row = ni),
-        IN(kr_norm_args, gain, drawn(ni, -2, 2)),
-        OUT_OPERAND(kr_norm_args, y, blank(no * ni), .may_halve = true, .row = ni), OUT(kr_norm_args, q, blank(no))
-    };
+    const link forth[] = { IN_OPERAND(kr_norm_args, x, drawn_bf16(no * ni, 1), ROWS(ni)),
+                           IN_OPERAND(kr_norm_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, ROWS(ni)),
+                           IN(kr_norm_args, gain, drawn(ni, -2, 2)),
+                           OUT_OPERAND(kr_norm_args, y, blank(no * ni), .may_halve = true, .row = ni),
+                           OUT(kr_norm_args, q, blank(no)) };
     LAW("norm", a, forth, gap);
     const kr_norm_bwd_args b = { .no = no, .ni = ni, .ng = 1, .norm_first = kind == 2 };
     const link back[] = { IN_OPERAND(kr_norm_bwd_args, x, drawn_bf16(no * ni, 1), ROWS(ni)),
-                          IN_OPERAND(kr_norm_bwd_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, .may_part = true,
-                                     .row = ni),
+                          IN_OPERAND(kr_norm_bwd_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, ROWS(ni)),
                           IN(kr_norm_bwd_args, gain, drawn(ni, -2, 2)),
                           IN(kr_norm_bwd_args, q, drawn(no, 0.5, 2)),
                           IN_OPERAND(kr_norm_bwd_args, g_y, drawn_bf16(no * ni, 1), .may_halve = true, .row = ni),

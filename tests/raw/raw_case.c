@@ -138,13 +138,10 @@ static int row_axis(const raw_case *c, const char *name, const kr_view *view)
         const char *names;
         int from; /* 0: the last axis */
     } rows[] = {
-        { KR_RAW_SSD, " v b c ", 2 },
-        { KR_RAW_SCAN, " x dt b c z ", 2 },
-        { KR_RAW_CONV, " x ", 2 },
-        { KR_RAW_NORM, " x z ", 0 },
-        { KR_RAW_LAYER_NORM, " x ", 0 },
-        { KR_RAW_GATE, " x z g_y ", 0 },
-        { KR_RAW_TRAPEZOID, " dt_raw a_raw lambda_raw ", 0 },
+        { KR_RAW_SSD, " v b c ", 2 },       { KR_RAW_SSD_ROTARY, " v ", 2 },
+        { KR_RAW_SCAN, " x dt b c z ", 2 }, { KR_RAW_CONV, " x ", 2 },
+        { KR_RAW_NORM, " x z ", 0 },        { KR_RAW_LAYER_NORM, " x ", 0 },
+        { KR_RAW_GATE, " x z g_y ", 0 },    { KR_RAW_TRAPEZOID, " dt_raw a_raw lambda_raw ", 0 },
         { KR_RAW_ANGLES, " theta ", 0 },
     };
     char word[32];

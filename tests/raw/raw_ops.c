@@ -22,6 +22,8 @@ static void ssd(raw_case *c)
                          .boundary_v_qmhp = X("boundary_v"),
                          .boundary_b_qmhr = X("boundary_b"),
                          .sequences = c->sequences,
+                         .rotary = { X("angle"), X("bias_b"), X("bias_c"),
+                                     c->options.split_pairs ? KR_PAIRING_SPLIT : KR_PAIRING_ADJACENT },
                          .nb = n['b' - 'a'],
                          .ns = n['s' - 'a'],
                          .nm = n['m' - 'a'],
@@ -108,7 +110,8 @@ static void quaternion_scan(raw_case *c)
 void run_on_tape(raw_case *c)
 {
     switch (c->op) {
-    case KR_RAW_SSD: ssd(c); break;
+    case KR_RAW_SSD:
+    case KR_RAW_SSD_ROTARY: ssd(c); break;
     case KR_RAW_SCAN: scan(c); break;
     case KR_RAW_CONV: conv(c); break;
     case KR_RAW_NORM: norm(c); break;

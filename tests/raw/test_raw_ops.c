@@ -46,6 +46,21 @@ static const row rows[] = {
 };
 enum { NROWS = sizeof rows / sizeof *rows };
 
+/* Of sets that rotate b and c in the core. */
+static const row rotary_rows[] = {
+    { KR_RAW_SSD_ROTARY,
+      "b2 s9 m1 h4 p6 g2 r8 a3",
+      true,
+      { BOUNDARY_OF_SSD, CARRY_OF_SSD },
+      { { "chunks of 4", 4, 1, 0, 0, 0, 0 } } },
+    { KR_RAW_SSD_ROTARY,
+      "b1 s5 m3 h2 p4 g1 r6 a2",
+      true,
+      { BOUNDARY_OF_SSD, CARRY_OF_SSD },
+      { { "ranks, split pairs", 0, 1, 0, 0, 1, 0 } } },
+};
+enum { NROTARY_ROWS = sizeof rotary_rows / sizeof *rotary_rows };
+
 static raw_case case_of(const row *r, const variant *o, kr_dtype dtype)
 {
     raw_case c = { .op = r->op, .dtype = dtype };
@@ -253,5 +268,12 @@ TEST(raw_reference_kernels_have_the_bits_of_a_tape)
 {
     kr_ctx *ctx = kr_test_ctx(1, "ref");
     for (int i = 0; i < NROWS; i++) check_row(ctx, &rows[i], KR_DTYPE_F32);
+    kr_ctx_destroy(ctx);
+}
+
+TEST(a_rotating_core_has_the_bits_of_a_tape)
+{
+    kr_ctx *ctx = kr_test_ctx(1, "ref");
+    for (int i = 0; i < NROTARY_ROWS; i++) check_row(ctx, &rotary_rows[i], KR_DTYPE_F32);
     kr_ctx_destroy(ctx);
 }

@@ -43,13 +43,13 @@ def rms_norm(x, gain, eps):
 
 
 def mamba2_mixer(zxbcdt, conv_weight, conv_bias, dt_bias, A, d, gain, initial, headdim, n_groups, dt_limit, eps, norm_first):
-    """Mamba-2 from its projection to the gated norm in one op, A < 0. Returns y [b s i], final [b h p r]."""
+    """Mamba-2 from its projection to the gated norm in one op. Returns y [b s i], final [b h p r]."""
     return _OPS.mamba2_mixer(
         zxbcdt,
         conv_weight,
         conv_bias,
         dt_bias,
-        (-A).log(),
+        A,
         d,
         gain,
         initial,
@@ -63,6 +63,7 @@ def mamba2_mixer(zxbcdt, conv_weight, conv_bias, dt_bias, A, d, gain, initial, h
         eps,
         n_groups,
         norm_first,
+        True,
     )[:2]
 
 

@@ -95,12 +95,9 @@ def mamba_chunk_scan(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, d
     return mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size, D, z, dt_bias, dt_softplus=dt_softplus)
 
 
-def _is_one_op(zxbcdt, A, D, seq_idx, activation):
-    """Whether the mixer op computes this: it has SiLU, one D a head, no padding inside rows, and takes the logarithm of
-    -A."""
-    if seq_idx is not None or activation is None or D.dim() != 1 or torch.compiler.is_compiling():
-        return False
-    return zxbcdt.device.type == "cpu" and bool((A < 0).all())
+def _is_one_op(D, seq_idx, activation):
+    """Whether the mixer op computes this: it has SiLU, one D a head, and no padding inside rows."""
+    return seq_idx is None and activation is not None and D.dim() == 1
 
 
 def _fused(
@@ -184,7 +181,7 @@ def mamba_split_conv1d_scan_combined(
             f"mamba_split_conv1d_scan_combined: zxbcdt has {zxbcdt.shape[-1]} columns, but {nh} heads of {np} channels and "
             f"a convolution of {nv} channels in {ngroups} groups need {ni + nv + nh}, or more by an even number"
         )
-    if n_mlp == 0 and _is_one_op(zxbcdt, A, D, seq_idx, activation):
+    if n_mlp == 0 and _is_one_op(D, seq_idx, activation):
         y, final = _fused(zxbcdt, conv1d_weight, conv1d_bias, dt_bias, A, D, initial_states, rmsnorm_weight, np, ngroups,
                           dt_limit, rmsnorm_eps, norm_before_gate)
     else:

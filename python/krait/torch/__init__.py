@@ -18,7 +18,7 @@ if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from krait.torch import functional, lm, mixers, modules, ops, steps  # noqa: E402
-from krait.torch.kernels import copies, precision  # noqa: E402
+from krait.torch.kernels import OutOfMemoryError, copies, precision  # noqa: E402
 from krait.torch.lm import (  # noqa: E402
     Block,
     GatedMLP,
@@ -39,6 +39,7 @@ __all__ = [
     "Mamba3",
     "MambaConfig",
     "MambaLMHeadModel",
+    "OutOfMemoryError",
     "RMSNorm",
     "copies",
     "from_krait",

@@ -19,11 +19,12 @@ Tensor = torch.Tensor
 
 
 def sequences(batch: int, length: int, *, seq_start: OptionalTensor = None, cu_seqlens: OptionalTensor = None,
-              seq_idx: OptionalTensor = None) -> OptionalTensor:
+              seq_idx: OptionalTensor = None, pin: bool = False) -> OptionalTensor:
     """The list that ops take for packed rows: int64 [q 3] on the host, row, start and end of each sequence.
 
     seq_start [b s]: nonzero where a sequence starts. seq_idx [b s]: a number for each sequence; a change starts one.
-    cu_seqlens [q+1]: limits of the sequences of one row. Give one of them; without any the result is None.
+    cu_seqlens [q+1]: limits of the sequences of one row. Give one of them; without any the result is None. pin: in pinned
+    memory, where kernels of a GPU read it; otherwise each op copies it there.
 
     >>> sequences(1, 5, cu_seqlens=torch.tensor([0, 2, 5]))
     tensor([[0, 0, 2],
@@ -37,7 +38,7 @@ def sequences(batch: int, length: int, *, seq_start: OptionalTensor = None, cu_s
             raise _core.ArgumentError(
                 f"sequences: cu_seqlens must rise from 0 to the {length} tokens of a batch of 1, but the batch is {batch} and "
                 f"cu_seqlens {limits.tolist()}")
-        return torch.stack([torch.zeros_like(limits[1:]), limits[:-1], limits[1:]], 1)
+        return _pinned(torch.stack([torch.zeros_like(limits[1:]), limits[:-1], limits[1:]], 1), pin)
     given = seq_start if seq_start is not None else seq_idx
     if given is None:
         return None
@@ -50,13 +51,17 @@ def sequences(batch: int, length: int, *, seq_start: OptionalTensor = None, cu_s
     rows, first = starts.nonzero(as_tuple=True)
     ends = torch.cat([first[1:], first.new_tensor([length])])
     ends[torch.cat([rows[1:], rows.new_tensor([-1])]) != rows] = length
-    return torch.stack([rows, first, ends], 1)
+    return _pinned(torch.stack([rows, first, ends], 1), pin)
+
+
+def _pinned(x: Tensor, pin: bool) -> Tensor:
+    return x.pin_memory() if pin else x
 
 
 def linear(x: Tensor, weight: Tensor, bias: OptionalTensor = None) -> Tensor:
     """x weight^T + bias, x [.. i], weight [o i]. On the CPU by the library's products, elsewhere by torch's.
 
-    torch's own products are used for types other than f32 and f64, where autocast or a tensor subclass is in force, too.
+    On a GPU both end in cuBLAS. torch's own products are used for types other than f32 and f64, and under autocast, too.
     """
     takes = x.device.type == "cpu" and x.dtype is weight.dtype and x.dtype in (torch.float32, torch.float64)
     if not takes or x.dim() < 2 or torch.is_autocast_enabled("cpu"):
@@ -104,6 +109,13 @@ def rms_norm(x: Tensor, gain: OptionalTensor = None, *, eps: float = 1e-5, group
     return y
 
 
+def add_rms_norm(x: Tensor, residual: OptionalTensor, gain: OptionalTensor = None, *,
+                 eps: float = 1e-5) -> tuple[Tensor, Tensor]:
+    """rms_norm(x + residual) in the type of x, and that sum in f32 (f64 for f64)."""
+    y, total, _ = _ops.add_rms_norm(x, residual, gain, None, eps)
+    return y, total
+
+
 def gated_norm(x: Tensor, z: Tensor, gain: OptionalTensor = None, *, eps: float = 1e-5, groups: int = 1,
                norm_before_gate: bool = False) -> Tensor:
     """rms_norm(x silu(z)), or with norm_before_gate rms_norm(x) silu(z)."""
@@ -140,7 +152,7 @@ def trapezoid_scale(gamma: Tensor, carry: Tensor, sequences: OptionalTensor = No
     if sequences is not None:
         keep = torch.ones(carry.shape[:2], dtype=carry.dtype)
         keep[sequences[:, 0], sequences[:, 2] - 1] = 0
-        following = following * keep.to(carry.device)[..., None]
+        following = following * keep.to(carry.device, non_blocking=True)[..., None]
     return gamma + following
 
 

@@ -140,6 +140,8 @@ def add_norm(norm: nn.Module, hidden: Tensor, residual: Tensor | None, fused: bo
     """The norm of residual + hidden, and that sum. fused: the norm reads the sum before it is rounded to the weight's type."""
     weight: Tensor = norm.weight  # type: ignore[assignment]
     wide = torch.promote_types(hidden.dtype, torch.float32)
+    if fused and in_fp32 and hidden.is_cuda and isinstance(norm, RMSNorm) and norm.groups == 1:
+        return KF.add_rms_norm(hidden, residual, weight, eps=norm.eps)
     if fused:
         total = hidden.to(wide) if residual is None else hidden.to(wide) + residual
         normed = norm(total.to(weight.dtype) if weight.dtype == wide else total)

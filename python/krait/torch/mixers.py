@@ -2,7 +2,8 @@
 
 Convolution, step sizes, core, gate and norm run on parts of the input projection where they are. Backward recomputes what
 is cheap, and writes the gradients of all parts into one tensor of the projection's shape: nothing is split, transposed or
-concatenated, and only the projection, the core's output and the norm's 1/rms are kept.
+concatenated, and only the projection, the core's output and the norm's 1/rms are kept. On a GPU a projection of bf16 is
+read as it is, and what is between convolution, core and norm is bf16, too; steps, decays and states are f32.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from krait import _core
 from krait.torch import kernels
 from krait.torch.kernels import NORM_FIRST, SILU, SOFTPLUS, SPLIT_PAIRS, OptionalTensor
-from krait.torch.ops import Dims, Op, Views
+from krait.torch.ops import Dims, Narrow, Op, Views
 
 _RAW = _core.raw_ops
 Tensor = torch.Tensor
@@ -95,6 +96,13 @@ def _put(made: Tensor | None, value: Tensor | None) -> None:
 
 class _Mixer(Op):
     takes_any_type = True
+    writes_narrow = True  # y in the type of the projection, where kernels keep it
+
+    def __init__(self, *args: Any, **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        first = [True] + [False] * (self.n_in - 1)
+        results = [self.writes_narrow and (y.is_activation or y.is_kept_narrow) for y in self.results]
+        self.narrow = Narrow(first, results, first, [results[i] for i in self.kept], [results[i] for i in self.given], first)
 
     def _wanted(self, made: Views, i: int, like: Tensor) -> Tensor:
         """Where the gradient of operand i goes: its result, or memory that is dropped."""
@@ -105,7 +113,10 @@ class _Mixer(Op):
 
 
 class Mamba2Mixer(_Mixer):
-    """[z | x B C | dt] = the projection;  x B C = silu(conv(x B C));  SSD;  norm(y, z) or y silu(z)."""
+    """[z | x B C | dt] = the projection;  x B C = silu(conv(x B C));  SSD;  norm(y, z) or y silu(z).
+
+    A = -exp(A_log), or with the option rates A_log is A itself.
+    """
 
     def add_sizes(self, dims: Dims, options: tuple[Any, ...]) -> None:
         headdim, n_groups = options[0], options[1]
@@ -132,14 +143,14 @@ class Mamba2Mixer(_Mixer):
                     options: tuple[Any, ...]) -> None:
         zxbcdt, conv_weight, conv_bias, dt_bias, a_log, d, gain, initial, window = operands
         out, final, window_out, core, q = results
-        headdim, n_groups, chunk_len, dt_min, dt_max, eps, norm_groups, norm_first = options
+        headdim, n_groups, chunk_len, dt_min, dt_max, eps, norm_groups, norm_first, rates = options
         self._check(dims, n_groups)
         z, xbc_in, dt_raw = self._parts(dims, zxbcdt)
         xbc = _like(out, dims["b"], dims["s"], dims["v"])
         _conv(xbc_in, conv_weight, conv_bias, window, xbc, window_out, sequences)
         dt, _ = _softplus_steps(dt_raw, dt_bias, dt_min, dt_max)
         x, b, c = self._core_operands(dims, xbc, n_groups)
-        da = dt * -a_log.exp()
+        da = dt * (a_log if rates else -a_log.exp())
         y = core.unflatten(-1, (dims["h"], headdim))
         kernels.run(_RAW["ssd"], (x, b, c, da, dt, None, d, initial, None, None, None, None, y, final), sequences, 0,
                     chunk_len)
@@ -151,7 +162,7 @@ class Mamba2Mixer(_Mixer):
         core, q = kept
         g_out, g_final, g_window_out = given
         _, g_conv_weight, g_conv_bias, g_dt_bias, g_a_log, g_d, g_gain, g_initial, g_window = made
-        headdim, n_groups, chunk_len, dt_min, dt_max, eps, norm_groups, norm_first = options
+        headdim, n_groups, chunk_len, dt_min, dt_max, eps, norm_groups, norm_first, rates = options
         h = dims["h"]
         slab = self._wanted(made, 0, zxbcdt)
         z, xbc_in, dt_raw = self._parts(dims, zxbcdt)
@@ -169,7 +180,7 @@ class Mamba2Mixer(_Mixer):
         _conv(xbc_in, conv_weight, conv_bias, window, xbc, None, sequences)
         dt, raw = _softplus_steps(dt_raw, dt_bias, dt_min, dt_max)
         x, b, c = self._core_operands(dims, xbc, n_groups)
-        a = -a_log.exp()
+        a = a_log if rates else -a_log.exp()
         da = dt * a
         g_x, g_b, g_c = (torch.empty(part.shape, dtype=x.dtype, device=x.device) for part in (x, b, c))
         g_da, g_dt = torch.empty_like(da), torch.empty_like(da)
@@ -179,7 +190,9 @@ class Mamba2Mixer(_Mixer):
         of_conv = (xbc_in, conv_weight, conv_bias, window, g_window_out, g_xbc_in, g_conv_weight, g_conv_bias, g_window)
         _conv_backward_parts(of_conv, (g_x, g_b, g_c), sequences)
         if g_a_log is not None:
-            torch.sum((g_da * dt).view(-1, h), 0, out=g_a_log).mul_(a)
+            torch.sum((g_da * dt).view(-1, h), 0, out=g_a_log)
+            if not rates:
+                g_a_log *= a
         g_raw = _softplus_steps_backward(g_dt.addcmul_(g_da, a), dt, raw, dt_min, dt_max)
         g_dt_raw.copy_(g_raw)
         if g_dt_bias is not None:
@@ -189,61 +202,70 @@ class Mamba2Mixer(_Mixer):
 MAMBA2_MIXER = Mamba2Mixer(
     "mamba2_mixer",
     "zxbcdt:b.s.f~ conv_weight:vk conv_bias:v? dt_bias:h A_log:h D:h? gain:i? initial:qhpr? window:qvk?",
-    "y:bsi~ final:qhpr window_out:qvk core:bsi q:bse", keeps="core q", constant="core q", autocast="zxbcdt",
-    options="int headdim, int n_groups, int chunk_len, float dt_min, float dt_max, float eps, int norm_groups, bool norm_first")
+    "y:bsi~ final:qhpr window_out:qvk core:bsi^ q:bse", keeps="core q", constant="core q", autocast="zxbcdt",
+    options="int headdim, int n_groups, int chunk_len, float dt_min, float dt_max, float eps, int norm_groups, "
+    "bool norm_first, bool rates")
 
 
 # ---- Mamba-1 ----
 
 
 class Mamba1Mixer(_Mixer):
-    """[x | z] = the projection;  x = silu(conv(x));  [dt | B C] = x W_x;  dt = softplus(dt W_dt + bias);  scan, gated by z."""
+    """[x | z] = the projection;  x = silu(conv(x));  [dt | B C] = x W_x;  dt = softplus(dt W_dt + bias);  scan, gated by z.
+
+    The scan has kernels for f32 and f64 alone: of a projection of bf16 z is widened, and y is rounded.
+    """
+
+    writes_narrow = False
 
     def add_sizes(self, dims: Dims, options: tuple[Any, ...]) -> None:
         dims["i"] = dims["v"]
 
-    def _select(self, dims: Dims, x: Tensor, x_proj: Tensor, dt_proj: Tensor,
-                dt_bias: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def _select(self, dims: Dims, x: Tensor, x_proj: Tensor, dt_proj: Tensor, dt_bias: Tensor,
+                precision: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """What x selects: the projection of x, dt and its value before softplus, B and C."""
         if dims["f"] != 2 * dims["v"] or dims["j"] != dims["l"] + 2 * dims["r"]:
             raise _core.ShapeError(
                 f"krait::mamba1_mixer: xz has {dims['f']} channels and x_proj {dims['j']} rows, but {dims['v']} channels, a "
                 f"dt rank of {dims['l']} and {dims['r']} states need {2 * dims['v']} and {dims['l'] + 2 * dims['r']}")
         selected = _like(x, dims["b"], dims["s"], dims["j"])
-        kernels.matmul(x.flatten(0, 1), x_proj.t(), selected.flatten(0, 1))
+        kernels.matmul(x.flatten(0, 1), x_proj.t(), selected.flatten(0, 1), precision=precision)
         low, b, c = selected.split([dims["l"], dims["r"], dims["r"]], -1)
         raw = torch.empty_like(x)
-        kernels.matmul(low.flatten(0, 1), dt_proj.t(), raw.flatten(0, 1), dt_bias)
+        kernels.matmul(low.flatten(0, 1), dt_proj.t(), raw.flatten(0, 1), dt_bias, precision=precision)
         return selected, F.softplus(raw), raw, b.unsqueeze(2), c.unsqueeze(2)
 
     def run_forward(self, dims: Dims, operands: Views, results: Views, sequences: OptionalTensor,
                     options: tuple[Any, ...]) -> None:
         xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, a_log, d, initial, window = operands
         y, final, window_out = results
+        precision = kernels.precision_of(xz)
         x_in, z = xz.split(dims["v"], -1)
         x = _like(y, dims["b"], dims["s"], dims["v"])
         _conv(x_in, conv_weight, conv_bias, window, x, window_out, sequences)
-        _, dt, _, b, c = self._select(dims, x, x_proj, dt_proj, dt_bias)
-        kernels.run(_RAW["scan"], (x, dt, -a_log.exp(), b, c, d, z, initial, y, final), sequences)
+        _, dt, _, b, c = self._select(dims, x, x_proj, dt_proj, dt_bias, precision)
+        z = kernels.as_read(z, y.dtype, 2)
+        kernels.run(_RAW["scan"], (x, dt, -a_log.exp(), b, c, d, z, initial, y, final), sequences, precision=precision)
 
     def run_backward(self, dims: Dims, operands: Views, kept: Views, given: Views, made: Views,
                      sequences: OptionalTensor, options: tuple[Any, ...]) -> None:
         xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, a_log, d, initial, window = operands
         g_y, g_final, g_window_out = given
         _, g_conv_weight, g_conv_bias, g_x_proj, g_dt_proj, g_dt_bias, g_a_log, g_d, g_initial, g_window = made
-        slab = self._wanted(made, 0, xz)
+        slab, precision = self._wanted(made, 0, xz), kernels.precision_of(xz)
         x_in, z = xz.split(dims["v"], -1)
         g_x_in, g_z = slab.split(dims["v"], -1)
-        x = _like(slab, dims["b"], dims["s"], dims["v"])
+        x = _like(a_log, dims["b"], dims["s"], dims["v"])
         _conv(x_in, conv_weight, conv_bias, window, x, None, sequences)
-        selected, dt, raw, b, c = self._select(dims, x, x_proj, dt_proj, dt_bias)
+        selected, dt, raw, b, c = self._select(dims, x, x_proj, dt_proj, dt_bias, precision)
+        z = kernels.as_read(z, x.dtype, 2)
         a = -a_log.exp()
 
         g_x, g_dt, g_gate = torch.empty_like(x), torch.empty_like(x), torch.empty_like(x)
         g_a = torch.empty_like(a)
         g_b, g_c = (torch.empty(b.shape, dtype=x.dtype, device=x.device) for _ in range(2))
         kernels.run(_RAW["scan_backward"], (x, dt, a, b, c, d, z, initial, g_y, g_final, g_x, g_dt, g_a, g_b, g_c, g_d, g_gate,
-                                            g_initial), sequences)
+                                            g_initial), sequences, precision=precision)
         g_z.copy_(g_gate)
         _put(g_a_log, g_a * a)
         g_raw = g_dt.mul_(torch.sigmoid(raw)).flatten(0, 1)
@@ -251,14 +273,14 @@ class Mamba1Mixer(_Mixer):
             torch.sum(g_raw, 0, out=g_dt_bias)
         rows, n_low = selected.flatten(0, 1), dims["l"]
         if g_dt_proj is not None:
-            kernels.matmul(g_raw.t(), rows[:, :n_low], g_dt_proj)
+            kernels.matmul(g_raw.t(), rows[:, :n_low], g_dt_proj, precision=precision)
         g_selected = torch.empty_like(rows)
-        kernels.matmul(g_raw, dt_proj, g_selected[:, :n_low])
+        kernels.matmul(g_raw, dt_proj, g_selected[:, :n_low], precision=precision)
         g_selected[:, n_low: n_low + dims["r"]] = g_b.flatten(0, 2)
         g_selected[:, n_low + dims["r"]:] = g_c.flatten(0, 2)
         if g_x_proj is not None:
-            kernels.matmul(g_selected.t(), x.flatten(0, 1), g_x_proj)
-        kernels.matmul(g_selected, x_proj, g_x.flatten(0, 1), adds=True)
+            kernels.matmul(g_selected.t(), x.flatten(0, 1), g_x_proj, precision=precision)
+        kernels.matmul(g_selected, x_proj, g_x.flatten(0, 1), adds=True, precision=precision)
         kernels.run(_RAW["conv_backward"],
                     (x_in, conv_weight, conv_bias, window, g_x, g_window_out, g_x_in, g_conv_weight, g_conv_bias, g_window),
                     sequences, SILU)
@@ -279,7 +301,7 @@ class _Spans:
         self.rows = sequences is None
         self.shape = (dims["b"], dims["s"])
         if sequences is not None:
-            own = sequences.to(device)
+            own = sequences.to(device, non_blocking=True)
             self.first = own[:, 0] * dims["s"] + own[:, 1]
             self.last = own[:, 0] * dims["s"] + own[:, 2] - 1
 
@@ -291,10 +313,10 @@ class _Spans:
         return x[:, -1] if self.rows else x.flatten(0, 1)[self.last]
 
     def add_at_first(self, x: Tensor, value: Tensor) -> None:
-        x[:, 0].add_(value) if self.rows else x.view(-1, *x.shape[2:]).index_add_(0, self.first, value)
+        x[:, 0].add_(value) if self.rows else x.view(-1, *x.shape[2:]).index_add_(0, self.first, value.to(x.dtype))
 
     def add_at_last(self, x: Tensor, value: Tensor) -> None:
-        x[:, -1].add_(value) if self.rows else x.view(-1, *x.shape[2:]).index_add_(0, self.last, value)
+        x[:, -1].add_(value) if self.rows else x.view(-1, *x.shape[2:]).index_add_(0, self.last, value.to(x.dtype))
 
     def next_token(self, x: Tensor) -> Tensor:
         """x of the next token of the sequence, 0 behind the last."""
@@ -329,7 +351,13 @@ class _Mamba3Call:
         self.is_mimo = self.o["mimo_x"] is not None
         self.spans = _Spans(dims, sequences, self.o["tokens"].device)
         self._check()
-        self.z, self.x, self.b_raw, self.c_raw, self.dt_raw, self.a_raw, self.l_raw, self.theta = self.parts(self.o["tokens"])
+        self.z, self.x, self.b_raw, self.c_raw, *steps = self.parts(self.o["tokens"])
+        self.dtype, self.narrow = self.o["dt_bias"].dtype, self.o["tokens"].dtype
+        self.rotates = self.narrow is not self.dtype  # does the core rotate B and C? where it takes bf16
+        if self.rotates:  # for kernels that take f32 alone, in one tensor
+            n = 3 * self.h + self.dims["a"]
+            steps = self.o["tokens"][..., -n:].to(self.dtype).split([self.h, self.h, self.h, self.dims["a"]], -1)
+        self.dt_raw, self.a_raw, self.l_raw, self.theta = steps
         self.trapezoid_flags = SOFTPLUS if self.softplus else 0
         self.limits = (1, 1e-5, 1.0, self.a_floor, 0.0, float("inf"))
 
@@ -347,8 +375,13 @@ class _Mamba3Call:
         mgr, h = self.m * self.g * self.r, self.h
         return slab.split([self.i, self.i, mgr, mgr, h, h, h, self.dims["a"]], -1)
 
-    def new(self, *shape: int) -> Tensor:
-        return _like(self.o["tokens"], *shape)
+    def new(self, *shape: int, narrow: bool = False) -> Tensor:
+        return torch.empty(shape, dtype=self.narrow if narrow else self.dtype, device=self.o["tokens"].device)
+
+    def product(self, x: Tensor, y: Tensor) -> Tensor:
+        """x y, broadcast, of the type of the projection."""
+        made = torch.empty(torch.broadcast_shapes(x.shape, y.shape), dtype=self.narrow, device=x.device)
+        return torch.mul(x, y, out=made)
 
     def steps(self) -> None:
         h = self.h
@@ -365,14 +398,28 @@ class _Mamba3Call:
     def normed(self, raw: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
         """B or C after its norm [b s m g r], and 1/rms."""
         n = self.m * self.g
-        y, q = self.new(self.b, self.s, self.m, self.g, self.r), self.new(self.b, self.s, n)
+        y, q = self.new(self.b, self.s, self.m, self.g, self.r, narrow=self.rotates), self.new(self.b, self.s, n)
         kernels.run(_RAW["norm"], (raw, None, gain.repeat(n), y.flatten(2), q), None, 0, 0, n, self.eps)
         return y, q
 
     def rotated(self, normed: Tensor, bias: Tensor) -> Tensor:
-        y = self.new(self.b, self.s, self.m, self.h, self.r)
+        y = self.new(self.b, self.s, self.m, self.h, self.r, narrow=True)
         kernels.run(_RAW["rotate"], (normed, bias, self.phi, y), None, self.rotate_flags)
         return y
+
+    def maps(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """B and C after their norms, each with 1/rms."""
+        return self.normed(self.b_raw, self.o["b_gain"]), self.normed(self.c_raw, self.o["c_gain"])
+
+    def last_key(self, b_normed: Tensor) -> tuple[Tensor, Tensor]:
+        """Operands of the rotation of the last token of each sequence: B [q 1 m g r] and angles [q 1 h a]."""
+        return (self.spans.at_last(b_normed).to(self.dtype).unsqueeze(1).contiguous(),
+                self.spans.at_last(self.phi).unsqueeze(1).contiguous())
+
+    @property
+    def rotary(self) -> tuple[Tensor, ...]:
+        """What the core takes more where it rotates."""
+        return (self.phi, self.o["b_bias"], self.o["c_bias"]) if self.rotates else ()
 
     @property
     def rotate_flags(self) -> int:
@@ -380,7 +427,7 @@ class _Mamba3Call:
 
     def values(self) -> Tensor:
         x = self.x.unflatten(-1, (self.h, self.p)).unsqueeze(2)
-        return (x * self.by_rank(self.o["mimo_x"])).contiguous() if self.is_mimo else x
+        return self.product(x, self.by_rank(self.o["mimo_x"])) if self.is_mimo else x
 
     @staticmethod
     def by_rank(x_hmp: Tensor) -> Tensor:
@@ -398,7 +445,8 @@ class _Mamba3Call:
         """z for each rank [b s m i]."""
         if not self.is_mimo:
             return self.z
-        return (self.z.unflatten(-1, (self.h, self.p)).unsqueeze(2) * self.by_rank(self.o["mimo_z"])).contiguous().flatten(3)
+        z = self.z.unflatten(-1, (self.h, self.p)).unsqueeze(2)
+        return self.product(z, self.by_rank(self.o["mimo_z"])).flatten(3)
 
 
 class Mamba3Mixer(_Mixer):
@@ -417,12 +465,16 @@ class Mamba3Mixer(_Mixer):
         c = _Mamba3Call(dims, operands, sequences, options)
         c.steps()
         c.angles(angle_out)
-        k = c.rotated(c.normed(c.b_raw, c.o["b_gain"])[0], c.o["b_bias"])
-        queries = c.rotated(c.normed(c.c_raw, c.o["c_gain"])[0], c.o["c_bias"])
-        v = c.values()
-        kernels.run(_RAW["ssd"], (v, k, queries, c.da, c.scale, c.gamma, c.o["d"], c.o["ssm"], c.carry, *c.boundary(),
-                                  core, ssm_out), sequences, 0, c.chunk_len)
-        k_out.copy_(c.spans.at_last(k))
+        (k, _), (queries, _) = c.maps()
+        if c.rotates:
+            last, angle = c.last_key(k)
+            kernels.run(_RAW["rotate"], (last, c.o["b_bias"], angle, k_out.unsqueeze(1)), None, c.rotate_flags)
+        else:
+            k, queries = c.rotated(k, c.o["b_bias"]), c.rotated(queries, c.o["c_bias"])
+            k_out.copy_(c.spans.at_last(k))
+        kernels.run(_RAW["ssd_rotary" if c.rotates else "ssd"],
+                    (c.values(), k, queries, c.da, c.scale, c.gamma, c.o["d"], c.o["ssm"], c.carry, *c.boundary(), *c.rotary,
+                     core, ssm_out), sequences, c.rotate_flags if c.rotates else 0, c.chunk_len)
         v_out.copy_(c.spans.at_last(c.x).unflatten(-1, (c.h, c.p)))
         self._finish(c, core, q, out)
 
@@ -431,7 +483,7 @@ class Mamba3Mixer(_Mixer):
             _norm_or_gate(core.view(out.shape), c.z, c.o["gain"], out, q, c.h, c.eps, True)
             return
         gated = self._gated(c, core, q, c.gates())
-        torch.sum(gated * c.by_rank(c.o["mimo_o"]), 2, out=out.view(c.b, c.s, c.h, c.p))
+        out.view(c.b, c.s, c.h, c.p).copy_((gated * c.by_rank(c.o["mimo_o"])).sum(2))
 
     def _gated(self, c: _Mamba3Call, core: Tensor, q: Tensor, z: Tensor) -> Tensor:
         """Each rank after its norm and gate [b s m h p]."""
@@ -449,7 +501,7 @@ class Mamba3Mixer(_Mixer):
         g_out = g_out.view(c.b, c.s, 1, c.h, c.p)
         if g["mimo_o"] is not None:
             g["mimo_o"].copy_((self._gated(c, core, torch.empty_like(q), z) * g_out).sum((0, 1)).transpose(0, 1))
-        g_gated = (g_out * c.by_rank(c.o["mimo_o"])).contiguous().flatten(3)
+        g_gated = c.product(g_out, c.by_rank(c.o["mimo_o"])).flatten(3)
         g_gates = torch.empty_like(z)
         _norm_or_gate_backward(core.flatten(3), z, c.o["gain"], q.view(c.b, c.s, c.m, c.h), g_gated, g_core.flatten(3),
                                g_gates, g["gain"], c.h, c.eps, True)
@@ -479,18 +531,23 @@ class Mamba3Mixer(_Mixer):
 
         c.steps()
         c.angles(None)
-        b_normed, b_q = c.normed(c.b_raw, c.o["b_gain"])
-        c_normed, c_q = c.normed(c.c_raw, c.o["c_gain"])
-        grads = self._core_backward(c, c.rotated(b_normed, c.o["b_bias"]), c.rotated(c_normed, c.o["c_bias"]), g_core,
-                                    g_ssm_out, g)
+        (b_normed, b_q), (c_normed, c_q) = c.maps()
+        g_phi, k, queries = torch.empty_like(c.phi), b_normed, c_normed
+        if not c.rotates:
+            k, queries = c.rotated(k, c.o["b_bias"]), c.rotated(queries, c.o["c_bias"])
+        grads = self._core_backward(c, k, queries, g_core, g_ssm_out, g, g_phi)
         g_v, g_k, g_c, g_da, g_scale, g_gamma, g_boundary = grads
         self._values_backward(c, g_v, g_v_out, g_x, g)
-
-        if g_k_out is not None:
-            c.spans.add_at_last(g_k, g_k_out)
-        g_phi = torch.empty_like(c.phi)
-        self._rotate_backward(c, b_normed, b_q, c.b_raw, "b", g_k, g_phi, 0, g_b_raw, g)
-        self._rotate_backward(c, c_normed, c_q, c.c_raw, "c", g_c, g_phi, kernels.ACCUMULATE, g_c_raw, g)
+        if c.rotates:
+            if g_k_out is not None:
+                self._last_key_backward(c, b_normed, g_k_out, g_k, g_phi, g)
+        else:
+            if g_k_out is not None:
+                c.spans.add_at_last(g_k, g_k_out)
+            g_k = self._rotate_backward(c, b_normed, "b", g_k, g_phi, 0, g)
+            g_c = self._rotate_backward(c, c_normed, "c", g_c, g_phi, kernels.ACCUMULATE, g)
+        self._norm_backward(c, b_q, c.b_raw, "b", g_k, g_b_raw, g)
+        self._norm_backward(c, c_q, c.c_raw, "c", g_c, g_c_raw, g)
 
         g_dt, theta_made = torch.empty_like(c.dt), c.new(c.b, c.s, dims["a"])
         kernels.run(_RAW["angles_backward"], (c.theta, c.dt, g_phi, g_angle_out, theta_made, g_dt, g["angle"]), sequences, 0,
@@ -507,15 +564,18 @@ class Mamba3Mixer(_Mixer):
             part.copy_(raw)
 
     def _core_backward(self, c: _Mamba3Call, k: Tensor, queries: Tensor, g_core: Tensor, g_ssm_out: OptionalTensor,
-                       g: dict[str, OptionalTensor]) -> tuple[Any, ...]:
+                       g: dict[str, OptionalTensor], g_phi: Tensor) -> tuple[Any, ...]:
         v = c.values()
-        g_v, g_k, g_c = torch.empty(v.shape, dtype=v.dtype, device=v.device), torch.empty_like(k), torch.empty_like(k)
+        g_v = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+        g_k, g_c = c.new(*k.shape), c.new(*k.shape)  # f32, as the gradients of rotations are read
         g_da, g_scale, g_gamma = (torch.empty_like(c.da) for _ in range(3))
         boundary = c.boundary()
         g_boundary = [None if t is None else torch.empty_like(t) for t in boundary]
-        kernels.run(_RAW["ssd_backward"],
-                    (v, k, queries, c.da, c.scale, c.gamma, c.o["d"], c.o["ssm"], *boundary, g_core, g_ssm_out, g_v, g_k, g_c,
-                     g_da, g_scale, g_gamma, g["d"], g["ssm"], *g_boundary), c.sequences, 0, c.chunk_len)
+        g_rotary = (g_phi, g["b_bias"], g["c_bias"]) if c.rotates else ()
+        kernels.run(_RAW["ssd_rotary_backward" if c.rotates else "ssd_backward"],
+                    (v, k, queries, c.da, c.scale, c.gamma, c.o["d"], c.o["ssm"], *boundary, *c.rotary, g_core, g_ssm_out, g_v,
+                     g_k, g_c, g_da, g_scale, g_gamma, g["d"], g["ssm"], *g_boundary, *g_rotary), c.sequences,
+                    c.rotate_flags if c.rotates else 0, c.chunk_len)
         if g_boundary[1] is not None:
             _put(g["k"], g_boundary[2])
             if g["v"] is not None:
@@ -536,13 +596,31 @@ class Mamba3Mixer(_Mixer):
             c.spans.add_at_last(total, g_v_out)
         g_x.copy_(total.flatten(2))
 
-    def _rotate_backward(self, c: _Mamba3Call, normed: Tensor, q: Tensor, raw: Tensor, which: str, g_rotated: Tensor,
-                         g_phi: Tensor, flags: int, g_raw: Tensor, g: dict[str, OptionalTensor]) -> None:
-        """B or C: from the gradient of its rotated rows to those of bias, angles, gain and projection."""
-        n, gain = c.m * c.g, c.o[which + "_gain"]
+    def _rotate_backward(self, c: _Mamba3Call, normed: Tensor, which: str, g_rotated: Tensor, g_phi: Tensor, flags: int,
+                         g: dict[str, OptionalTensor]) -> Tensor:
+        """B or C: from the gradient of its rotated rows to those of bias and angles, and of the rows before, returned."""
         g_normed = torch.empty_like(normed)
         kernels.run(_RAW["rotate_backward"], (normed, c.o[which + "_bias"], c.phi, g_rotated, g_normed, g[which + "_bias"],
                                               g_phi), None, flags | c.rotate_flags)
+        return g_normed
+
+    def _last_key_backward(self, c: _Mamba3Call, b_normed: Tensor, g_k_out: Tensor, g_b: Tensor, g_phi: Tensor,
+                           g: dict[str, OptionalTensor]) -> None:
+        """Adds the gradients of the last rotated B of each sequence to those of B, its bias and the angles."""
+        x, angle = c.last_key(b_normed)
+        g_x, g_angle = torch.empty_like(x), torch.empty_like(angle)
+        g_bias = None if g["b_bias"] is None else torch.empty_like(c.o["b_bias"])
+        kernels.run(_RAW["rotate_backward"], (x, c.o["b_bias"], angle, g_k_out.unsqueeze(1), g_x, g_bias, g_angle), None,
+                    c.rotate_flags)
+        c.spans.add_at_last(g_b, g_x.squeeze(1))
+        c.spans.add_at_last(g_phi, g_angle.squeeze(1))
+        if g["b_bias"] is not None and g_bias is not None:
+            g["b_bias"].add_(g_bias)
+
+    def _norm_backward(self, c: _Mamba3Call, q: Tensor, raw: Tensor, which: str, g_normed: Tensor, g_raw: Tensor,
+                       g: dict[str, OptionalTensor]) -> None:
+        """B or C: from the gradient behind its norm to those of gain and projection."""
+        n, gain = c.m * c.g, c.o[which + "_gain"]
         g_gain = None if g[which + "_gain"] is None else c.new(n * c.r)
         kernels.run(_RAW["norm_backward"], (raw, None, gain.repeat(n), q, g_normed.flatten(2), g_raw, None, g_gain), None, 0, 0,
                     n, c.eps)
@@ -554,6 +632,6 @@ MAMBA3_MIXER = Mamba3Mixer(
     "mamba3_mixer",
     "tokens:b.s.f~ dt_bias:h B_bias:hmr C_bias:hmr mimo_x:hmp? mimo_z:hmp? mimo_o:hmp? D:h? B_gain:r C_gain:r gain:i? "
     "angle:qha? ssm:qhpr? k:qmhr? v:qhp?",
-    "y:bsi~ angle_out:qha ssm_out:qhpr k_out:qmhr v_out:qhp core:bsmhp q:bse", keeps="core q", constant="core q",
+    "y:bsi~ angle_out:qha ssm_out:qhpr k_out:qmhr v_out:qhp core:bsmhp^ q:bse", keeps="core q", constant="core q",
     autocast="tokens", options="int headdim, int n_groups, int chunk_len, float a_floor, float range, bool softplus, "
     "bool split_pairs, float eps")

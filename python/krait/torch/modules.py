@@ -159,7 +159,7 @@ class Mamba(_Block):
         y, ssm, window = _ops.mamba1_mixer(
             self.in_proj(hidden_states), self.conv1d.weight.squeeze(1), self.conv1d.bias, self.x_proj.weight,
             self.dt_proj.weight, self.dt_proj.bias, self.A_log, self.D, ssm, window,
-            KF.sequences(batch, length, seq_idx=seq_idx, cu_seqlens=cu_seqlens))
+            KF.sequences(batch, length, seq_idx=seq_idx, cu_seqlens=cu_seqlens, pin=hidden_states.is_cuda))
         self._store(cache, (window, ssm))
         return _result(self.out_proj(y), (window, ssm), return_state)
 
@@ -250,7 +250,7 @@ class Mamba2(_Block):
         u = u if seqlen is None else u.view(-1, seqlen, shape[-1])
         batch, length, _ = u.shape
         limits = None if seq_idx is not None else cu_seqlens
-        packed = KF.sequences(batch, length, seq_idx=seq_idx, cu_seqlens=limits)
+        packed = KF.sequences(batch, length, seq_idx=seq_idx, cu_seqlens=limits, pin=u.is_cuda)
         state, cache = self._take(inference_params, state, batch)
         window, ssm = state if state is not None else (None, self._initial(batch if packed is None else packed.shape[0]))
         mlp, zxbcdt = self._project(u)
@@ -278,7 +278,7 @@ class Mamba2(_Block):
         y, ssm, window, _, _ = _ops.mamba2_mixer(
             zxbcdt, self.conv1d.weight.squeeze(1), self.conv1d.bias, self.dt_bias, self.A_log, self.D,
             None if norm is None else norm.weight, ssm, window, packed, self.headdim, self.ngroups, 0, *self.dt_limit,
-            1e-5 if norm is None else norm.eps, 1 if norm is None else norm.groups, self.norm_before_gate)
+            1e-5 if norm is None else norm.eps, 1 if norm is None else norm.groups, self.norm_before_gate, False)
         return y, ssm, window
 
     def _split(self, zxbcdt: Tensor) -> Sequence[Tensor]:
@@ -399,7 +399,7 @@ class Mamba3(_Block):
         """
         batch, length, _ = u.shape
         limits = None if seq_idx is not None else cu_seqlens
-        packed = KF.sequences(batch, length, seq_idx=seq_idx, cu_seqlens=limits)
+        packed = KF.sequences(batch, length, seq_idx=seq_idx, cu_seqlens=limits, pin=u.is_cuda)
         state, cache = self._take(inference_params, state, batch)
         if state is None and hasattr(self, "init_states"):
             state = self._initial_state(batch if packed is None else packed.shape[0])

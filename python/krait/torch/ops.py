@@ -8,6 +8,7 @@ is saved. Operands are read in place where their strides allow; copies() counts 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
 import torch
@@ -32,14 +33,15 @@ def raw_names(op: int) -> list[str]:
 class Axis:
     """An operand or a result: its name, the letters of its axes, and how it is read.
 
-    "x:b.s.hp?~" is optional (?), and of the type of the first operand (~), else of the computing type. Axes before the
-    last dot are tokens, whose rows may be strided. "..i" is any leading axes and i.
+    "x:b.s.hp?~" is optional (?), and of the type of the first operand (~), else of the computing type; "^" is the type of
+    the first operand where kernels keep it (bf16 on a GPU). Axes before the last dot are tokens, whose rows may be strided.
+    "..i" is any leading axes and i.
     """
 
     def __init__(self, text: str) -> None:
         name, axes = text.split(":")
-        self.is_activation = axes.endswith("~")
-        axes = axes.rstrip("~")
+        self.is_activation, self.is_kept_narrow = axes.endswith("~"), axes.endswith("^")
+        axes = axes.rstrip("~^")
         self.optional = axes.endswith("?")
         axes = axes.rstrip("?")
         self.name = name
@@ -94,6 +96,25 @@ def define_backward(name: str, schema: str, kernel: Callable[..., Any], fake: Ca
     torch.library.register_autograd(full, refuse_second_derivative(name), setup_context=_no_context, lib=LIBRARY)
 
 
+@dataclass
+class Narrow:
+    """Which operands and results of the kernels may be bf16 on a GPU."""
+
+    operands: list[bool]
+    results: list[bool]
+    operands_backward: list[bool]
+    kept: list[bool]
+    given: list[bool]
+    made: list[bool]
+
+
+def _plain_keys() -> tuple[int, ...]:
+    """The dispatch keys after autograd of tensors that nothing traces, wraps or transforms."""
+    view = torch._C.DispatchKey.ADInplaceOrView
+    plain = [torch._C.DispatchKeySet(key) for key in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)]
+    return tuple(keys.raw_repr() for each in plain for keys in (each, each.add(view)))
+
+
 class Op:
     """An op: its operands and results, and the two functions of a subclass that compute results and gradients."""
 
@@ -111,6 +132,9 @@ class Op:
         self.options, self.n_options = options, len([o for o in options.split(",") if o.strip()])
         self.autocast = autocast.split()
         self.binders = self._binders()
+        n_kept, n_given = len(self.kept), len(self.given)
+        self.narrow = Narrow([False] * self.n_in, [False] * self.n_out, [False] * self.n_in, [False] * n_kept,
+                              [False] * n_given, [False] * self.n_in)
         self._register(options)
 
     def run_forward(self, dims: Dims, operands: Views, results: Views, sequences: OptionalTensor,
@@ -170,7 +194,19 @@ class Op:
         return made if self.n_out > 1 else made[0]
 
     def _result_dtype(self, axis: Axis, first: torch.Tensor) -> torch.dtype:
-        return first.dtype if axis.is_activation else kernels.compute_dtype(first)
+        is_own = axis.is_activation or (axis.is_kept_narrow and kernels.keeps(first))
+        return first.dtype if is_own else kernels.compute_dtype(first)
+
+    def _made_dtype(self, axis: Axis, is_narrow: bool, first: torch.Tensor) -> torch.dtype:
+        """The type in which the kernel writes a result."""
+        if kernels.keeps(first) and is_narrow and (axis.is_activation or axis.is_kept_narrow):
+            return first.dtype
+        return kernels.compute_dtype(first)
+
+    def gradient_dtypes(self, operands: Views, dtype: torch.dtype) -> list[torch.dtype]:
+        """The types in which the kernels write gradients of the operands."""
+        return [x.dtype if x is not None and narrow and kernels.keeps(x) else dtype
+                for x, narrow in zip(operands, self.narrow.made)]
 
     def fake_backward(self, *args: Any) -> list[torch.Tensor]:
         mask = args[-1]
@@ -179,19 +215,25 @@ class Op:
 
     # ---- kernels ----
 
-    def read(self, operands: Views, dtype: torch.dtype) -> Views:
+    def read(self, operands: Views, dtype: torch.dtype, narrow: list[bool]) -> Views:
         """Operands as the kernels take them."""
         return [x if x is None or (x.dtype is dtype and x.is_contiguous())
-                else kernels.as_read(x, dtype, axis.tokens, self.takes_any_type) for axis, x in zip(self.operands, operands)]
+                else kernels.as_read(x, dtype, axis.tokens, self.takes_any_type, is_narrow)
+                for axis, x, is_narrow in zip(self.operands, operands, narrow)]
 
     def forward(self, *args: Any) -> Any:
         sequences, options = args[self.n_in], args[self.n_in + 1:]
         first = args[0]
         dims = self.bind(args[: self.n_in], sequences, options)
         dtype = kernels.compute_dtype(first)
+        if sequences is not None and not first.is_cpu:
+            sequences = kernels.shared_list(sequences)
         make = first.new_empty if sequences is None else first.new_zeros
-        made = [make(dims.shape(axis), dtype=dtype) for axis in self.results]
-        self.run_forward(dims, self.read(args[: self.n_in], dtype), made, sequences, options)
+        made = [make(dims.shape(axis), dtype=self._made_dtype(axis, narrow, first))
+                for axis, narrow in zip(self.results, self.narrow.results)]
+        self.run_forward(dims, self.read(args[: self.n_in], dtype, self.narrow.operands), made, sequences, options)
+        if sequences is not None and not first.is_cpu:
+            kernels.retain(sequences)
         if first.dtype is not dtype:
             made = [y.to(first.dtype) if axis.is_activation else y for axis, y in zip(self.results, made)]
         return tuple(made) if self.n_out > 1 else made[0]
@@ -204,11 +246,16 @@ class Op:
         operands, first = args[: self.n_in], args[0]
         dims = self.bind(operands, sequences, options)
         dtype = kernels.compute_dtype(first)
-        rest = [kernels.as_read(x, dtype) for x in args[self.n_in: n_views]]
-        made = [torch.empty(x.shape, dtype=dtype, device=x.device) if mask >> i & 1 else None
-                for i, x in enumerate(operands)]
-        self.run_backward(dims, self.read(operands, dtype), rest[: len(self.kept)], rest[len(self.kept):], made, sequences,
-                          options)
+        if sequences is not None and not first.is_cpu:
+            sequences = kernels.shared_list(sequences)
+        rest = [kernels.as_read(x, dtype, narrow=narrow)
+                for x, narrow in zip(args[self.n_in: n_views], self.narrow.kept + self.narrow.given)]
+        made = [torch.empty(x.shape, dtype=own, device=x.device) if mask >> i & 1 else None
+                for i, (x, own) in enumerate(zip(operands, self.gradient_dtypes(operands, dtype)))]
+        self.run_backward(dims, self.read(operands, dtype, self.narrow.operands_backward), rest[: len(self.kept)],
+                          rest[len(self.kept):], made, sequences, options)
+        if sequences is not None and not first.is_cpu:
+            kernels.retain(sequences)
         return [g if g.dtype is x.dtype else g.to(x.dtype) for g, x in zip(made, operands) if g is not None]
 
     # ---- autograd ----
@@ -238,6 +285,40 @@ class Op:
             if mask >> i & 1:
                 nothing[i] = next(made)
         return tuple(nothing)
+
+    def _register_autograd(self) -> None:
+        """As torch.library.register_autograd, but that plain tensors of the CPU go to the kernel at once: a second way
+        through torch's dispatcher takes longer than all that a small call computes."""
+        if not hasattr(torch._C, "_any_requires_grad"):  # before torch 2.6
+            torch.library.register_autograd(f"krait::{self.name}", self.differentiate, setup_context=self.setup_context,
+                                            lib=LIBRARY)
+            return
+        after, plain = torch._C._after_autograd_keyset, _plain_keys()
+
+        def compute(keyset: Any, args: tuple[Any, ...]) -> Any:
+            keyset = keyset & after
+            if keyset.raw_repr() in plain:
+                return self.forward(*args)
+            with torch._C._AutoDispatchBelowAutograd():
+                return self.forward_call.redispatch(keyset, *args)
+
+        def forward(ctx: Any, *args: Any) -> Any:
+            output = compute(args[-1], args[:-1])
+            self.setup_context(ctx, args[:-1], output)
+            return output
+
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return *self.differentiate(ctx, *grads), None
+
+        function = type(f"Krait_{self.name}", (torch.autograd.Function,),
+                        {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            if torch._C.is_grad_enabled() and torch._C._any_requires_grad(*args):
+                return function.apply(*args, keyset)  # type: ignore[attr-defined]
+            return compute(keyset, args)
+
+        LIBRARY.impl(self.name, kernel, "Autograd", with_keyset=True)
 
     # ---- autocast and vmap ----
 
@@ -301,11 +382,11 @@ class Op:
         given = "".join(f", {tensor(self.results[i], 'g_', True)}" for i in self.given)
         back = f"({ins}{kept}{given}, Tensor? sequences{tail}, int mask) -> Tensor[]"
         define_backward(name, back, self.backward, self.fake_backward)
-        torch.library.register_autograd(full, self.differentiate, setup_context=self.setup_context, lib=LIBRARY)
+        self.forward_call = getattr(NAMESPACE, name).default
+        self._register_autograd()
         torch.library.register_vmap(full, self.vmap, lib=LIBRARY)
         if self.autocast:
             LIBRARY.impl(name, self.autocast_kernel("AutocastCUDA", torch.bfloat16), "AutocastCUDA")
-        self.forward_call = getattr(NAMESPACE, name).default
         self.backward_call = getattr(NAMESPACE, f"{name}_backward").default
 
 
@@ -323,28 +404,81 @@ class RawOp(Op):
         self.call, self.call_backward = call, call_backward or call
         self.alike, self.grouped = alike, grouped
         super().__init__(name, operands, results, **rest)
-        self.forward_order, self.backward_order = self._orders(dict(pair.split("=") for pair in to_raw.split()))
+        self._set_orders(raw, dict(pair.split("=") for pair in to_raw.split()))
+        self._make_calls()
         self.all.append(self)
 
-    def _orders(self, to_raw: dict[str, str]) -> tuple[list[int], list[int]]:
-        """For each view of the raw ops its index in what `forward` and `backward` make views of; -1: absent."""
+    def _make_calls(self) -> None:
+        """The calls for operands that need no preparation."""
+        def texts(axes: Sequence[Axis], optional: bool | None = None) -> tuple[str, ...]:
+            def end(axis: Axis) -> str:
+                return "?" if (axis.optional if optional is None else optional) else ""
+
+            return tuple((".." if axis.leads else "") + axis.letters + end(axis) for axis in axes)
+
+        kept = texts([self.results[i] for i in self.kept])
+        given = texts([self.results[i] for i in self.given], True)
+        operands, own = texts(self.operands), self.narrow
+        # results of the type of an operand: activations of that of the first, gradients of that of their operand
+        self.forward_op_call = _core.OpCall(
+            self.forward_op, operands, texts(self.results), tuple(self.forward_order), (*own.operands, *own.results),
+            tuple(0 if axis.is_activation else -1 for axis in self.results))
+        self.backward_op_call = _core.OpCall(
+            self.backward_op, operands + kept + given, texts(self.operands), tuple(self.backward_order),
+            (*own.operands_backward, *own.kept, *own.given, *own.made), tuple(range(self.n_in)))
+
+    def _set_orders(self, raw: str, to_raw: dict[str, str]) -> None:
+        """For each view of the raw ops its index in what `forward` and `backward` make views of, -1: absent; and which of
+        the views may be bf16 on a GPU."""
         def known_as(axis: Axis) -> str:
             return to_raw.get(axis.name, axis.name)
 
         ins, outs = [known_as(axis) for axis in self.operands], [known_as(axis) for axis in self.results]
-        backward = ins + [outs[i] for i in self.kept] + ["g_" + outs[i] for i in self.given] + ["g_" + x for x in ins]
+        kept, given = [outs[i] for i in self.kept], ["g_" + outs[i] for i in self.given]
+        made = ["g_" + x for x in ins]
 
         def order(op: int, known: list[str]) -> list[int]:
             return [known.index(name) if name in known else -1 for name in raw_names(op)]
 
-        return order(self.forward_op, ins + outs), order(self.backward_op, backward)
+        def narrow(names: list[str], suffix: str = "") -> list[bool]:
+            return [kernels.takes_bf16(raw + suffix, name) for name in names]
+
+        self.forward_order = order(self.forward_op, ins + outs)
+        self.backward_order = order(self.backward_op, ins + kept + given + made)
+        back = "_backward"
+        self.narrow = Narrow(narrow(ins), narrow(outs), narrow(ins, back), narrow(kept, back), narrow(given, back),
+                              narrow(made, back))
+
+    def forward(self, *args: Any) -> Any:
+        if args[self.n_in] is None:
+            made = kernels.run_simple(self.forward_op_call, args, -1, self.call(*args[self.n_in + 1:]))
+            if made is not None:
+                return tuple(made) if self.n_out > 1 else made[0]
+        return super().forward(*args)
+
+    def backward(self, *args: Any) -> list[torch.Tensor]:
+        n_views = self.n_in + len(self.kept) + len(self.given)
+        if args[n_views] is None:
+            made = kernels.run_simple(self.backward_op_call, args, args[-1], self.call_backward(*args[n_views + 1: -1]))
+            if made is not None:
+                return made
+        return super().backward(*args)
 
     def add_sizes(self, dims: Dims, options: tuple[Any, ...]) -> None:
         if self.grouped:
             dims["e"] = options[0]
 
-    def read(self, operands: Views, dtype: torch.dtype) -> Views:
-        read = super().read(operands, dtype)
+    def gradient_dtypes(self, operands: Views, dtype: torch.dtype) -> list[torch.dtype]:
+        own = super().gradient_dtypes(operands, dtype)
+        names = [axis.name for axis in self.operands]
+        if "b" in names and "c" in names:  # which the kernel writes in one type
+            b, c = names.index("b"), names.index("c")
+            if own[b] is not own[c]:
+                own[b] = own[c] = dtype
+        return own
+
+    def read(self, operands: Views, dtype: torch.dtype, narrow: list[bool]) -> Views:
+        read = super().read(operands, dtype, narrow)
         if self.alike and len({x.stride()[-2] for x in read if x is not None and x.dim() > 1 and x is not read[1]}) > 1:
             read = [kernels.as_read(x, dtype) for x in read]
         return read
@@ -365,6 +499,11 @@ class RawOp(Op):
 class LinearOp(Op):
     """y = x weight^T + bias by the library's products, which on the CPU share its thread pool with the kernels around."""
 
+    def __init__(self, *args: Any, **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        a, b, y = (kernels.takes_bf16("matmul", view) for view in "aby")
+        self.narrow = Narrow([a, b, False], [y], [a and b, a and b, False], [], [a], [y, y, False])
+
     def run_forward(self, dims: Dims, operands: Views, results: Views, sequences: OptionalTensor,
                     options: tuple[Any, ...]) -> None:
         x, weight, bias = operands
@@ -380,7 +519,47 @@ class LinearOp(Op):
         if g_weight is not None:
             kernels.matmul(g_y.t(), x.flatten(0, -2), g_weight)
         if g_bias is not None:
-            torch.sum(g_y, 0, out=g_bias)
+            torch.sum(g_y, 0, dtype=g_bias.dtype, out=g_bias)
+
+
+class AddNormOp(Op):
+    """total = x + residual, y = RMS norm of total: the sum is computed and kept in the computing type."""
+
+    takes_any_type = True
+
+    def __init__(self, *args: Any, **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        y, g_y = kernels.takes_bf16("norm", "y"), kernels.takes_bf16("norm_backward", "g_y")
+        self.narrow = Narrow([True, False, False], [y, False, False], [True, False, False], [False, False], [g_y, False],
+                             [True, False, False])
+
+    def add_sizes(self, dims: Dims, options: tuple[Any, ...]) -> None:
+        dims["e"] = 1
+
+    def run_forward(self, dims: Dims, operands: Views, results: Views, sequences: OptionalTensor,
+                    options: tuple[Any, ...]) -> None:
+        x, residual, gain = operands
+        y, total, q = results
+        if residual is None:
+            total.copy_(x)
+        else:
+            torch.add(x, residual, out=total)
+        kernels.run(_NORM, (total, None, gain, y, q), None, 0, 0, 1, *options)
+
+    def run_backward(self, dims: Dims, operands: Views, kept: Views, given: Views, made: Views,
+                     sequences: OptionalTensor, options: tuple[Any, ...]) -> None:
+        gain, (total, q), (g_y, g_total), (g_x, g_residual, g_gain) = operands[2], kept, given, made
+        sum_ = torch.empty_like(total) if g_residual is None else g_residual
+        if g_y is None:
+            sum_.copy_(g_total)
+            if g_gain is not None:
+                g_gain.zero_()
+        else:
+            kernels.run(_NORM_BACKWARD, (total, None, gain, q, g_y, sum_, None, g_gain), None, 0, 0, 1, *options)
+            if g_total is not None:
+                sum_ += g_total
+        if g_x is not None:
+            g_x.copy_(sum_)
 
 
 # ---- the table ----
@@ -433,6 +612,11 @@ RawOp("quaternion_scan", "q:bshj4 initial:qhj4?", "cum:bshj4 final:qhj4", "quate
    options="int chunk_len", call=_chunked, call_backward=lambda chunk_len: ())
 
 RawOp("quaternion_rotate", "x:bsmhr~ cum:bshj4", "y:bsmhr~", "quaternion_rotate")
+
+_NORM, _NORM_BACKWARD = _core.raw_ops["norm"], _core.raw_ops["norm_backward"]
+
+AddNormOp("add_rms_norm", "x:...i~ residual:...i? gain:i?", "y:..i~ total:..i q:..e", keeps="total q", constant="q",
+          options="float eps")
 
 LinearOp("linear", "x:...i~ weight:oi bias:o?", "y:..o~", autocast="x weight")
 

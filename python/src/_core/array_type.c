@@ -241,6 +241,7 @@ static void array_dealloc(PyObject *object)
     krpy_array *self = (krpy_array *)object;
     PyObject_GC_UnTrack(object);
     if (self->buffer.obj) PyBuffer_Release(&self->buffer);
+    krpy_array_end_reading(self);
     if (self->managed) self->release(self->managed);
     if (self->exports) --*self->exports;
     Py_CLEAR(self->owner);

@@ -91,6 +91,73 @@ void krpy_abandon(krpy_context *c)
     PyErr_Restore(type, value, traceback);
 }
 
+/* ---- streams and memory of a GPU ---- */
+
+void krpy_use_stream(krpy_context *c, void *stream)
+{
+    if (stream == c->stream) return;
+    if (kr_ctx_use_stream(c->ctx, stream) == KR_OK) c->stream = stream;
+}
+
+/* Device memory from callables of Python. It stays until the process ends: weights that other contexts share may outlive
+ * the context that allocated them. */
+typedef struct python_memory {
+    kr_device_allocator hooks;
+    PyObject *alloc, *free;
+} python_memory;
+
+/* The result of a call as an address, NULL after an exception, which the library reports as its own. Any thread. */
+static void *call_for_address(PyObject *callable, const char *format, unsigned long long a, unsigned long long b)
+{
+    if (!Py_IsInitialized()) return NULL;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *result = PyObject_CallFunction(callable, format, a, b);
+    void *address = result && result != Py_None ? PyLong_AsVoidPtr(result) : NULL;
+    PyErr_Clear();
+    Py_XDECREF(result);
+    PyErr_Restore(type, value, traceback);
+    PyGILState_Release(gil);
+    return address;
+}
+
+static void *python_alloc(void *user, size_t bytes, void *stream)
+{
+    const python_memory *m = user;
+    return call_for_address(m->alloc, "KK", (unsigned long long)bytes, (unsigned long long)(uintptr_t)stream);
+}
+
+static void python_free(void *user, void *p, size_t bytes, void *stream)
+{
+    const python_memory *m = user;
+    (void)bytes;
+    call_for_address(m->free, "KK", (unsigned long long)(uintptr_t)p, (unsigned long long)(uintptr_t)stream);
+}
+
+/* pair: None, or (alloc, free). */
+static bool take_device_memory(PyObject *pair, kr_ctx_options *options)
+{
+    PyObject *alloc, *release;
+    if (!pair || pair == Py_None) return true;
+    if (!PyArg_Parse(pair, "(OO)", &alloc, &release)) return false;
+    if (!PyCallable_Check(alloc) || !PyCallable_Check(release)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "device_memory must be two callables: alloc(bytes, stream), free(address, stream)");
+        return false;
+    }
+    python_memory *m = PyMem_Calloc(1, sizeof *m);
+    if (!m) {
+        PyErr_NoMemory();
+        return false;
+    }
+    m->hooks = (kr_device_allocator){ .alloc = python_alloc, .free = python_free, .user = m };
+    m->alloc = Py_NewRef(alloc);
+    m->free = Py_NewRef(release);
+    options->device_allocator = &m->hooks;
+    return true;
+}
+
 /* ---- destruction ---- */
 
 krpy_handle *krpy_handle_new(void)
@@ -206,13 +273,14 @@ static bool open_context(krpy_context *self, kr_ctx_options *options)
 
 static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = { "device", "threads", "precision", "seed", "check_finite", "isa", "backend", "log", NULL };
-    PyObject *values[8] = { 0 };
+    static char *names[] = { "device", "threads", "precision", "seed",          "check_finite",
+                             "isa",    "backend", "log",       "device_memory", NULL };
+    PyObject *values[9] = { 0 };
     kr_ctx_options options;
     kr_ctx_options_init(&options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOOOO:Context", names, &values[0], &values[1], &values[2],
-                                     &values[3], &values[4], &values[5], &values[6], &values[7]) ||
-        !read_options(values, &options))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOOOOO:Context", names, &values[0], &values[1], &values[2],
+                                     &values[3], &values[4], &values[5], &values[6], &values[7], &values[8]) ||
+        !read_options(values, &options) || !krpy_load_cuda(options.device) || !take_device_memory(values[8], &options))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     krpy_context *self = (krpy_context *)alloc(type, 0);
@@ -382,17 +450,20 @@ krpy_context *krpy_context_of(krpy_module *module, PyObject *object)
     return NULL;
 }
 
-PyDoc_STRVAR(context_doc,
-             "Context(*, device=None, threads=0, precision=None, seed=0, check_finite=False, isa=None, backend=None, "
-             "log=None)\n--\n\n"
-             "A device with its threads, memory and random stream. Models, states and arrays belong to one context.\n\n"
-             "device: 'cpu', 'cuda' or 'cuda:1'; None: KR_DEVICE, or the CPU. threads: 0 is one per CPU.\n"
-             "precision: 'exact', 'tf32' or 'bf16', of matrix products on a GPU. log: called with (level, text).\n\n"
-             "Threads may share a context: each call waits until the one before has finished. For calls at the same\n"
-             "time, each thread has its own context (see Model.share).\n\n"
-             ">>> import krait\n"
-             ">>> krait.Context(threads=2).threads\n"
-             "2\n");
+PyDoc_STRVAR(
+    context_doc,
+    "Context(*, device=None, threads=0, precision=None, seed=0, check_finite=False, isa=None, backend=None, "
+    "log=None, device_memory=None)\n--\n\n"
+    "A device with its threads, memory and random stream. Models, states and arrays belong to one context.\n\n"
+    "device: 'cpu', 'cuda' or 'cuda:1'; None: KR_DEVICE, or the CPU. threads: 0 is one per CPU.\n"
+    "precision: 'exact', 'tf32' or 'bf16', of matrix products on a GPU. log: called with (level, text).\n"
+    "device_memory: (alloc, free) for the memory of a GPU: alloc(bytes, stream) returns an address, aligned to\n"
+    "256, or raises; free(address, stream). They are kept until the process ends.\n\n"
+    "Threads may share a context: each call waits until the one before has finished. For calls at the same\n"
+    "time, each thread has its own context (see Model.share).\n\n"
+    ">>> import krait\n"
+    ">>> krait.Context(threads=2).threads\n"
+    "2\n");
 
 static PyMethodDef context_methods[] = {
     { "memory", context_memory, METH_NOARGS,

@@ -19,7 +19,7 @@
 typedef struct krpy_module {
     PyObject *errors[KRPY_STATUSES]; /* exception class of each kr_status; [KR_OK] is the base class */
     PyTypeObject *context, *array, *tape, *params, *model, *state, *tokenizer, *batch, *block;
-    PyTypeObject *source, *loader, *trainer, *scorer;
+    PyTypeObject *source, *loader, *trainer, *scorer, *op_call;
     struct krpy_raw *raw; /* of raw.c */
     bool is_testing;      /* KR_PYTHON_TESTING was set: Context._fail_allocation works */
 } krpy_module;
@@ -47,6 +47,7 @@ typedef struct krpy_context {
     krpy_handle *discarded, **last_discarded; /* destroyed when the context is left; a queue */
     PyObject *log;                            /* callable(level, text), or NULL */
     PyObject *callback_error;                 /* the first exception in a callback, raised when the context is left */
+    void *stream;                             /* that the context uses, of the caller's; NULL: its own */
 } krpy_context;
 
 /* Makes this thread the user of the context. Waits, without the GIL, for another thread. Every enter has its leave. */
@@ -57,6 +58,9 @@ bool krpy_leave(krpy_context *c);
 
 /* Ends a use after an exception of Python, which stays; an error of the library is dropped. */
 void krpy_abandon(krpy_context *c);
+
+/* Queues later work on a stream with the number that DLPack gives it; NULL: the own one. Between enter and leave. */
+void krpy_use_stream(krpy_context *c, void *stream);
 
 /* Runs statements without the GIL, between enter and leave. */
 #define KRPY_COMPUTE(c, ...)                                                                                           \
@@ -86,6 +90,13 @@ krpy_context *krpy_context_of(krpy_module *module, PyObject *object);
 
 extern PyType_Spec krpy_context_spec;
 
+/* ---- devices in plug-ins: device_plugin.c ---- */
+
+/* If the device (NULL: KR_DEVICE) is "cuda", loads the plug-in that has it, if it is installed. False with an exception. */
+bool krpy_load_cuda(const char *device);
+
+PyObject *krpy_load_device(PyObject *module, PyObject *path);
+
 /* ---- arrays: array_type.c, dlpack.c ---- */
 
 /* Memory that is lent to Python or by Python: a tensor of the library, a buffer, or a DLPack tensor. */
@@ -97,6 +108,7 @@ typedef struct krpy_array {
     Py_buffer buffer;                    /* obj NULL: none */
     void *managed;                       /* a DLPack tensor of another library, or NULL */
     void (*release)(void *managed);
+    krpy_context *reader; /* whose work may still read memory of a GPU that is `managed`; NULL: none */
     void *data;
     kr_dtype dtype;
     int rank, device_type, device_number;                /* device as in DLPack: 1 is the CPU, 2 CUDA */
@@ -137,6 +149,11 @@ void krpy_array_copy_out(const krpy_array *a, char *to);
 PyObject *krpy_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames);
 PyObject *krpy_array_dlpack_device(PyObject *self, PyObject *ignored);
 PyObject *krpy_from_dlpack(PyObject *module, PyObject *object);
+
+/* Before the context reads the array: its later work runs after that of CUDA's legacy default stream, with which
+ * krpy_from_dlpack orders the memory of other libraries. Their memory is released when the context has run. */
+bool krpy_array_order(krpy_array *a, krpy_context *c);
+void krpy_array_end_reading(krpy_array *a);
 
 extern PyType_Spec krpy_array_spec;
 

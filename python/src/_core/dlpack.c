@@ -1,40 +1,7 @@
 /* dlpack.c - arrays to and from other libraries by DLPack: capsules of version 1, and the unversioned ones before it. */
 #include "core.h"
 
-/* The structs of the DLPack specification; their layout is its ABI. */
-typedef struct dl_device {
-    int32_t type, number;
-} dl_device;
-
-typedef struct dl_dtype {
-    uint8_t code, bits;
-    uint16_t lanes;
-} dl_dtype;
-
-typedef struct dl_tensor {
-    void *data;
-    dl_device device;
-    int32_t rank;
-    dl_dtype dtype;
-    int64_t *shape, *strides; /* strides in elements; NULL: row-major */
-    uint64_t byte_offset;
-} dl_tensor;
-
-typedef struct dl_managed {
-    dl_tensor tensor;
-    void *owner;
-    void (*release)(struct dl_managed *self);
-} dl_managed;
-
-typedef struct dl_versioned {
-    uint32_t major, minor;
-    void *owner;
-    void (*release)(struct dl_versioned *self);
-    uint64_t flags;
-    dl_tensor tensor;
-} dl_versioned;
-
-enum { DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4, DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
+#include "dlpack_abi.h"
 
 #define OLD_NAME "dltensor"
 #define OLD_USED "used_dltensor"
@@ -163,19 +130,55 @@ static bool check_device(const krpy_array *a, PyObject *device)
     return false;
 }
 
-/* Other libraries read after the work that is queued for the array. -1: the consumer does not want to wait. */
-static bool wait_for_consumer(krpy_array *a, PyObject *stream)
+/* The work of `stream` that is queued from now on runs after that of the context, whose later work runs after what the
+ * stream has now. The host does not wait. */
+static bool order_streams(krpy_context *c, void *stream)
 {
-    int64_t number = 0;
-    if (!krpy_get_int("stream", stream, &number)) return false;
-    if (a->device_type == KRPY_CPU && stream && stream != Py_None && number != -1) {
+    void *const before = c->stream;
+    krpy_enter(c);
+    krpy_use_stream(c, stream);
+    krpy_use_stream(c, before);
+    return krpy_leave(c);
+}
+
+void krpy_array_end_reading(krpy_array *a)
+{
+    krpy_context *c = a->reader;
+    if (!c) return;
+    a->reader = NULL;
+    krpy_enter(c);
+    KRPY_COMPUTE(c, kr_ctx_wait(c->ctx));
+    krpy_abandon(c);
+    Py_DECREF(c);
+}
+
+bool krpy_array_order(krpy_array *a, krpy_context *c)
+{
+    if (!a->managed || a->device_type == KRPY_CPU || a->reader == c) return true;
+    krpy_array_end_reading(a); /* of another context */
+    if (!order_streams(c, KR_STREAM_LEGACY)) return false;
+    a->reader = (krpy_context *)Py_NewRef((PyObject *)c);
+    return true;
+}
+
+/* The consumer's stream reads after the work that is queued for the array: 1 or None is CUDA's legacy default stream, 2 that
+ * of each thread, others are a cudaStream_t. -1: the consumer does not want to wait. */
+static bool order_consumer(krpy_array *a, PyObject *stream)
+{
+    int64_t number = 1;
+    if (stream && stream != Py_None && !krpy_get_int("stream", stream, &number)) return false;
+    if (a->device_type == KRPY_CPU) {
+        if (!stream || stream == Py_None || number == -1) return true;
         PyErr_SetString(PyExc_BufferError, "__dlpack__: the array is on the CPU, which has no streams");
         return false;
     }
-    if (!a->context || number == -1) return true;
-    krpy_enter(a->context);
-    KRPY_COMPUTE(a->context, kr_ctx_wait(a->context->ctx));
-    return krpy_leave(a->context);
+    if (number == 0 || number < -1) {
+        PyErr_Format(PyExc_BufferError,
+                     "__dlpack__: stream is %lld, but must be -1, 1 (legacy default), 2 (per thread) or a cudaStream_t",
+                     (long long)number);
+        return false;
+    }
+    return !a->context || number == -1 || order_streams(a->context, (void *)(intptr_t)number);
 }
 
 PyObject *krpy_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
@@ -187,7 +190,7 @@ PyObject *krpy_array_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_
     bool is_copy = false;
     if (!krpy_args("__dlpack__", names, 0, 1, args, n_args, kwnames, values)) return NULL;
     if (values[1] && values[1] != Py_None && !PyArg_Parse(values[1], "(ii)", &major, &minor)) return NULL;
-    if (!krpy_get_bool("copy", values[3], &is_copy) || !check_device(a, values[2]) || !wait_for_consumer(a, values[0]))
+    if (!krpy_get_bool("copy", values[3], &is_copy) || !check_device(a, values[2]) || !order_consumer(a, values[0]))
         return NULL;
     if (is_copy && a->device_type != KRPY_CPU) {
         PyErr_SetString(PyExc_BufferError, "__dlpack__: copy=True is for arrays on the CPU; copy the result instead");
@@ -289,21 +292,45 @@ static bool take_capsule(krpy_array *self, PyObject *capsule)
     return false;
 }
 
-/* Asks for version 1, and, of objects that know no versions, for the old capsule. */
+/* The type of the device, that of the CPU if the object does not say. -1 with an exception. */
+static int device_type_of(PyObject *object)
+{
+    int type = KRPY_CPU, number = 0;
+    PyObject *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    if (device && !PyArg_Parse(device, "(ii)", &type, &number)) type = -1;
+    if (!device && !PyErr_ExceptionMatches(PyExc_AttributeError)) return -1;
+    if (!device) PyErr_Clear();
+    Py_XDECREF(device);
+    return type;
+}
+
+/* Version 1, and memory of a GPU ready in the order of the legacy default stream; then less, for objects that know less. */
+static PyObject *keywords_of(int device_type, int attempt)
+{
+    const int legacy = 1;
+    if (attempt == 2) return PyDict_New();
+    if (device_type == KRPY_CUDA)
+        return attempt == 0 ? Py_BuildValue("{s:(ii),s:i}", "max_version", 1, 0, "stream", legacy)
+                            : Py_BuildValue("{s:i}", "stream", legacy);
+    return attempt == 0 ? Py_BuildValue("{s:(ii)}", "max_version", 1, 0) : PyDict_New();
+}
+
+/* The capsule of an object; a capsule is taken as it is. */
 static PyObject *capsule_of(PyObject *object)
 {
-    PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
-    if (!method) return NULL;
-    PyObject *none = PyTuple_New(0);
-    PyObject *named = Py_BuildValue("{s:(ii)}", "max_version", 1, 0);
-    PyObject *capsule = none && named ? PyObject_Call(method, none, named) : NULL;
-    if (!capsule && none && named && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    if (PyCapsule_CheckExact(object)) return Py_NewRef(object);
+    PyObject *method = PyObject_GetAttrString(object, "__dlpack__"), *capsule = NULL;
+    const int type = method ? device_type_of(object) : -1;
+    PyObject *none = type >= 0 ? PyTuple_New(0) : NULL;
+    for (int attempt = 0; none && !capsule && attempt < 3; attempt++) {
+        if (attempt > 0 && !PyErr_ExceptionMatches(PyExc_TypeError)) break;
         PyErr_Clear();
-        capsule = PyObject_Call(method, none, NULL);
+        PyObject *keywords = keywords_of(type, attempt);
+        capsule = keywords ? PyObject_Call(method, none, keywords) : NULL;
+        Py_XDECREF(keywords);
     }
     Py_XDECREF(none);
-    Py_XDECREF(named);
-    Py_DECREF(method);
+    Py_XDECREF(method);
     return capsule;
 }
 

@@ -456,7 +456,7 @@ static PyObject *model_save(PyObject *object, PyObject *const *args, Py_ssize_t 
     PyObject *values[5], *keep;
     kr_save_options options;
     kr_save_options_init(&options);
-    int layout = options.layout, container = options.container;
+    int layout = (int)options.layout, container = (int)options.container;
     int64_t shard = 0;
     const char *folder;
     if (!krpy_args("save", names, 1, 1, args, n_args, kwnames, values) ||

@@ -1,5 +1,6 @@
 /* module.c - the module krait._core: its state, types and functions without an object. */
 #include "core.h"
+#include "raw_call.h"
 #include "training.h"
 
 krpy_module *krpy_module_of(PyObject *self)
@@ -30,10 +31,12 @@ static PyObject *module_info(PyObject *module, PyObject *name)
 static PyMethodDef module_methods[] = {
     { "info", module_info, METH_O,
       "info(name, /)\n--\n\nA text about machine and library: 'cpu_features', 'isas', 'devices' or 'kernels'." },
+    { "load_device", krpy_load_device, METH_O,
+      "load_device(path, /)\n--\n\nLoads a device from a plug-in, such as libkrait_cuda.so, for the process." },
     { "config_defaults", krpy_config_defaults, METH_O,
       "config_defaults(part, /)\n--\n\nDefaults of the fields of 'mamba1', 'mamba2', 'mamba3', 'layers', 'network'." },
     { "from_dlpack", krpy_from_dlpack, METH_O,
-      "from_dlpack(object, /)\n--\n\nAn Array over the memory of an object with __dlpack__." },
+      "from_dlpack(object, /)\n--\n\nAn Array over the memory of an object with __dlpack__, or of a DLPack capsule." },
     { "op", (PyCFunction)(void (*)(void))krpy_op, METH_FASTCALL | METH_KEYWORDS,
       "op(tape, name, inputs, *, algorithm=None, chunk_len=None, eps=None, groups=None, norm_before_gate=None, "
       "silu=None, heads=None, scale=None, split_pairs=None, a_activation=None, a_floor=None, dt_min=None, "
@@ -48,11 +51,12 @@ static PyMethodDef module_methods[] = {
       "check(context, kind, options, /)\n--\n\nThe self-test of the library, a tuple for each line." },
     { "raw", (PyCFunction)(void (*)(void))krpy_raw_call, METH_FASTCALL,
       "raw(context, op, views, flags=0, chunk_len=0, sequences=None, precision=-1, n_groups=1, eps=1e-5, range=1, "
-      "a_floor=1e-4, dt_min=0, dt_max=None, stream=None, /)\n--\n\n"
+      "a_floor=1e-4, dt_min=0, dt_max=None, stream=None, work=None, /)\n--\n\n"
       "Runs a kernel on memory of torch tensors or buffers: operands, then results, None where absent, in the order "
       "of\n"
       "raw_signature(op). flags: 1 silu, 2 norm_first, 4 split_pairs, 8 softplus, 16 accumulate, 32 views without s.\n"
-      "stream: a cudaStream_t of the context's GPU as an integer, on which the call is queued." },
+      "stream: a cudaStream_t of the context's GPU as an integer, on which the call is queued.\n"
+      "work: callable(bytes), whose result is a tensor for work memory; None: that of the context." },
     { "raw_signature", krpy_raw_signature, METH_O,
       "raw_signature(op, /)\n--\n\nThe views of a raw op by its number, which raw_ops has by name." },
     { 0 },
@@ -77,7 +81,8 @@ static int module_exec(PyObject *module)
         !add_type(module, &krpy_batch_spec, &state->batch) || !add_type(module, &krpy_block_spec, &state->block))
         return -1;
     if (!add_type(module, &krpy_source_spec, &state->source) || !add_type(module, &krpy_loader_spec, &state->loader) ||
-        !add_type(module, &krpy_trainer_spec, &state->trainer) || !add_type(module, &krpy_scorer_spec, &state->scorer))
+        !add_type(module, &krpy_trainer_spec, &state->trainer) ||
+        !add_type(module, &krpy_scorer_spec, &state->scorer) || !add_type(module, &krpy_op_call_spec, &state->op_call))
         return -1;
     return PyModule_AddStringConstant(module, "__version__", kr_version());
 }
@@ -91,6 +96,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->loader);
     Py_VISIT(state->trainer);
     Py_VISIT(state->scorer);
+    Py_VISIT(state->op_call);
     Py_VISIT(state->array);
     Py_VISIT(state->tape);
     Py_VISIT(state->params);
@@ -111,6 +117,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(state->loader);
     Py_CLEAR(state->trainer);
     Py_CLEAR(state->scorer);
+    Py_CLEAR(state->op_call);
     Py_CLEAR(state->array);
     Py_CLEAR(state->tape);
     Py_CLEAR(state->params);

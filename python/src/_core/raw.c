@@ -2,33 +2,10 @@
  *
  * torch is not linked and not imported: a tensor is asked for its address, type, device, shape and strides by method names.
  * A view without the axis m of its signature has m = 1; with the flag `step` views have no axis s, which is 1. */
-#include "core.h"
+#include "raw_call.h"
 
-#include <krait/raw.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MOST_OPS = 64, MOST_VIEWS = 32, MOST_AXES = KR_MAX_RANK, NDTYPES = 6 };
-
-/* Flags of a call. */
-enum { SILU = 1, NORM_FIRST = 2, SPLIT_PAIRS = 4, SOFTPLUS = 8, ACCUMULATE = 16, STEP = 32 };
-
-/* A view of a signature: the places of its axes s and m, -1 without one, and how many axes it has; -1: any. */
-typedef struct axes {
-    int rank, s, m;
-} axes;
-
-typedef struct op {
-    const char *signature;
-    int n_operands, n_views;
-    axes views[MOST_VIEWS];
-} op;
-
-typedef struct krpy_raw {
-    op ops[MOST_OPS];
-    PyObject *data_ptr, *dtype, *get_device, *shape, *stride; /* interned names */
-    PyObject *dtypes[NDTYPES];                                /* of torch, by kr_dtype; NULL before its first use */
-} krpy_raw;
 
 /* ---- signatures ---- */
 
@@ -114,6 +91,7 @@ void krpy_raw_clear(krpy_module *state)
     Py_CLEAR(raw->shape);
     Py_CLEAR(raw->stride);
     for (int i = 0; i < NDTYPES; i++) Py_CLEAR(raw->dtypes[i]);
+    for (int i = 0; i < 2; i++) Py_CLEAR(raw->tensor_types[i]);
     PyMem_Free(raw);
     state->raw = NULL;
 }
@@ -179,24 +157,77 @@ static bool get_numbers(PyObject *tuple, int *count, int64_t *numbers)
     return length >= 0 && !PyErr_Occurred();
 }
 
+/* torch's functions of DLPack's exchange, if it has them. */
+static bool load_exchange(krpy_raw *raw, PyObject *torch)
+{
+    PyObject *nn = PyObject_GetAttrString(torch, "nn");
+    raw->tensor_types[0] = PyObject_GetAttrString(torch, "Tensor");
+    raw->tensor_types[1] = nn ? PyObject_GetAttrString(nn, "Parameter") : NULL;
+    Py_XDECREF(nn);
+    if (!raw->tensor_types[0] || !raw->tensor_types[1]) return false;
+    PyObject *capsule = PyObject_GetAttrString(raw->tensor_types[0], "__dlpack_c_exchange_api__");
+    const dl_exchange *exchange = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
+    Py_XDECREF(capsule);
+    PyErr_Clear();
+    while (exchange && exchange->major > 1) exchange = exchange->older;
+    raw->exchange = exchange && exchange->major == 1 ? exchange : NULL;
+    return true;
+}
+
 /* The types of torch, which is loaded, since there is a tensor. */
-static bool load_dtypes(krpy_raw *raw)
+static bool load_torch(krpy_raw *raw)
 {
     static const char *const names[NDTYPES] = { "float32", "float64", "bfloat16", "float16", "int32", "int64" };
     if (raw->dtypes[NDTYPES - 1]) return true;
     PyObject *torch = PyImport_ImportModule("torch");
-    for (int i = 0; torch && i < NDTYPES; i++) {
+    bool done = torch && (raw->tensor_types[1] || load_exchange(raw, torch));
+    for (int i = 0; done && i < NDTYPES; i++) {
         Py_XDECREF(raw->dtypes[i]);
         raw->dtypes[i] = PyObject_GetAttrString(torch, names[i]);
+        done = raw->dtypes[i] != NULL;
     }
     Py_XDECREF(torch);
-    return !PyErr_Occurred();
+    return done;
+}
+
+/* The type of DLPack as the library's; false: none. */
+static bool dtype_of_dlpack(dl_dtype given, kr_dtype *dtype)
+{
+    static const dl_dtype types[NDTYPES] = { { DL_FLOAT, 32, 1 }, { DL_FLOAT, 64, 1 }, { DL_BFLOAT, 16, 1 },
+                                             { DL_FLOAT, 16, 1 }, { DL_INT, 32, 1 },   { DL_INT, 64, 1 } };
+    for (int i = 0; i < NDTYPES; i++)
+        if (types[i].code == given.code && types[i].bits == given.bits && given.lanes == 1) {
+            *dtype = (kr_dtype)i;
+            return true;
+        }
+    return false;
+}
+
+bool krpy_view_of_tensor(const krpy_raw *raw, PyObject *tensor, int device, kr_view *view)
+{
+    PyObject *type = (PyObject *)Py_TYPE(tensor);
+    dl_tensor own;
+    if (!raw->exchange || (type != raw->tensor_types[0] && type != raw->tensor_types[1])) return false;
+    if (raw->exchange->view(tensor, &own) != 0) {
+        PyErr_Clear();
+        return false;
+    }
+    const bool is_here =
+        device < 0 ? own.device.type == DL_CPU : own.device.type == DL_CUDA && own.device.number == device;
+    if (!is_here || own.rank > MOST_AXES || !own.strides || !dtype_of_dlpack(own.dtype, &view->dtype)) return false;
+    view->data = (char *)own.data + own.byte_offset;
+    view->rank = own.rank;
+    for (int i = 0; i < own.rank; i++) {
+        view->dims[i] = own.shape[i];
+        view->strides[i] = own.strides[i];
+    }
+    return true;
 }
 
 static bool get_dtype(call *c, int n, PyObject *tensor, kr_dtype *dtype)
 {
     PyObject *own = PyObject_GetAttr(tensor, c->raw->dtype);
-    if (!own || !load_dtypes(c->raw)) {
+    if (!own || !load_torch(c->raw)) {
         Py_XDECREF(own);
         return false;
     }
@@ -227,6 +258,7 @@ static bool take_tensor(call *c, int n, PyObject *tensor)
 {
     kr_view *view = &c->views[n];
     int strides = 0;
+    if (krpy_view_of_tensor(c->raw, tensor, c->device, view)) return true;
     if (!check_device(c, n, tensor) || !get_dtype(c, n, tensor, &view->dtype)) return false;
     PyObject *address = PyObject_CallMethodObjArgs(tensor, c->raw->data_ptr, NULL);
     if (!address) return false;
@@ -290,13 +322,10 @@ static void insert_axis(kr_view *view, int at, int64_t stride)
     view->rank++;
 }
 
-/* Axes s and m that a view leaves out. */
-static void complete(call *c, int n)
+void krpy_raw_complete(const axes *a, unsigned flags, kr_view *view)
 {
-    const axes *a = &c->op->views[n];
-    kr_view *view = &c->views[n];
     if (a->rank < 0 || view->rank >= a->rank || view->rank < 1) return;
-    if (a->s > 0 && (c->flags & STEP)) insert_axis(view, a->s, view->strides[a->s - 1]);
+    if (a->s > 0 && (flags & STEP)) insert_axis(view, a->s, view->strides[a->s - 1]);
     if (a->m >= 0 && a->m < a->rank - 1 && view->rank == a->rank - 1)
         insert_axis(view, a->m, view->strides[a->m] * view->dims[a->m]);
 }
@@ -311,7 +340,7 @@ static bool take_view(call *c, int n, PyObject *object)
     if (!(PyObject_CheckBuffer(object) ? take_buffer(c, n, object) : take_tensor(c, n, object))) return false;
     if (view->rank > MOST_AXES)
         return fail(c, KR_ERR_SHAPE, n, PyUnicode_FromFormat("has %d axes; at most %d", view->rank, MOST_AXES));
-    complete(c, n);
+    krpy_raw_complete(&c->op->views[n], c->flags, view);
     return true;
 }
 
@@ -351,7 +380,7 @@ static bool take_sequences(call *c, PyObject *object, kr_raw_options *o)
     Py_XDECREF(address);
     PyObject *own = address ? PyObject_GetAttr(object, c->raw->dtype) : NULL;
     Py_XDECREF(own);
-    if (!own || !load_dtypes(c->raw) || !get_numbers(PyObject_GetAttr(object, c->raw->shape), &view.rank, view.dims) ||
+    if (!own || !load_torch(c->raw) || !get_numbers(PyObject_GetAttr(object, c->raw->shape), &view.rank, view.dims) ||
         !get_numbers(PyObject_CallMethodObjArgs(object, c->raw->stride, NULL), &strides, view.strides))
         return false;
     if (own != c->raw->dtypes[KR_DTYPE_I64] || view.rank != 2 || view.dims[1] != 3 || view.strides[0] != 3 ||
@@ -363,50 +392,82 @@ static bool take_sequences(call *c, PyObject *object, kr_raw_options *o)
     return true;
 }
 
-enum {
-    CONTEXT,
-    OP,
-    VIEWS,
-    FLAGS,
-    CHUNK_LEN,
-    SEQUENCES,
-    PRECISION,
-    N_GROUPS,
-    EPS,
-    RANGE,
-    A_FLOOR,
-    DT_MIN,
-    DT_MAX,
-    STREAM,
-    NARGS
-};
+enum { CONTEXT, OP, VIEWS, OPTIONS, NARGS = OPTIONS + N_OPTIONS };
 
-static bool take_options(call *c, PyObject *const *args, kr_raw_options *o)
+void krpy_raw_flags(unsigned flags, kr_raw_options *o)
+{
+    o->silu = flags & SILU;
+    o->norm_first = flags & NORM_FIRST;
+    o->split_pairs = flags & SPLIT_PAIRS;
+    o->softplus = flags & SOFTPLUS;
+    o->accumulate = flags & ACCUMULATE;
+}
+
+bool krpy_raw_numbers(PyObject *const *args, kr_raw_options *o)
 {
     int64_t precision = KR_PRECISION_UNSET;
-    if (!krpy_get_int("chunk_len", args[CHUNK_LEN], &o->chunk_len) || !take_sequences(c, args[SEQUENCES], o) ||
+    if (!krpy_get_int("chunk_len", args[CHUNK_LEN], &o->chunk_len) ||
         !krpy_get_int("precision", args[PRECISION], &precision) ||
         !krpy_get_int("n_groups", args[N_GROUPS], &o->n_groups) || !krpy_get_double("eps", args[EPS], &o->eps) ||
         !krpy_get_double("range", args[RANGE], &o->range) || !krpy_get_double("a_floor", args[A_FLOOR], &o->a_floor) ||
         !krpy_get_double("dt_min", args[DT_MIN], &o->dt_min) || !krpy_get_double("dt_max", args[DT_MAX], &o->dt_max))
         return false;
     o->precision = (kr_precision)precision;
-    o->silu = c->flags & SILU;
-    o->norm_first = c->flags & NORM_FIRST;
-    o->split_pairs = c->flags & SPLIT_PAIRS;
-    o->softplus = c->flags & SOFTPLUS;
-    o->accumulate = c->flags & ACCUMULATE;
     return true;
 }
 
-/* Queues the call on the caller's stream, a cudaStream_t as an integer; 0 is CUDA's legacy default stream. */
-static void use_stream(call *c, PyObject *stream)
+static bool take_options(call *c, PyObject *const *args, kr_raw_options *o)
 {
-    void *given = PyLong_AsVoidPtr(stream);
-    kr_ctx_use_stream(c->context->ctx, given ? given : KR_STREAM_LEGACY);
+    krpy_raw_flags(c->flags, o);
+    return take_sequences(c, args[SEQUENCES], o) && krpy_raw_numbers(args, o);
 }
 
-static int device_of(const krpy_context *context)
+/* Work memory from a callable(bytes), which returns a tensor: *held, until the kernels are queued. */
+static bool take_work(const krpy_raw_run *run, const krpy_raw *raw, kr_raw_options *o, PyObject **held)
+{
+    size_t bytes = 0;
+    if (!run->work || run->work == Py_None) return true;
+    KRPY_COMPUTE(run->context, bytes = kr_raw_work(run->context->ctx, run->op, run->n_views, run->views, o));
+    if (bytes == 0) return true;
+    *held = PyObject_CallFunction(run->work, "n", (Py_ssize_t)bytes);
+    PyObject *address = *held ? PyObject_CallMethodObjArgs(*held, raw->data_ptr, NULL) : NULL;
+    if (!address) return false;
+    o->work = PyLong_AsVoidPtr(address);
+    o->work_bytes = bytes;
+    Py_DECREF(address);
+    return !PyErr_Occurred();
+}
+
+bool krpy_raw_compute(const krpy_raw_run *run, const krpy_raw *raw, kr_raw_options *o)
+{
+    PyObject *work = NULL;
+    krpy_enter(run->context);
+    if (run->has_stream) krpy_use_stream(run->context, run->stream ? run->stream : KR_STREAM_LEGACY);
+    if (!take_work(run, raw, o, &work)) {
+        krpy_abandon(run->context);
+        Py_XDECREF(work);
+        return false;
+    }
+    KRPY_COMPUTE(run->context, kr_raw_run(run->context->ctx, run->op, run->n_views, run->views, o));
+    Py_XDECREF(work);
+    return krpy_leave(run->context);
+}
+
+/* Runs the kernel. False with an exception. */
+static bool compute(const call *c, PyObject *const *given, kr_raw_options *o)
+{
+    PyObject *stream = given[STREAM];
+    krpy_raw_run run = { .context = c->context,
+                         .op = (kr_raw_op)(c->op - c->raw->ops),
+                         .n_views = c->op->n_views,
+                         .views = c->views,
+                         .has_stream = stream && stream != Py_None,
+                         .work = given[WORK] };
+    if (run.has_stream) run.stream = PyLong_AsVoidPtr(stream);
+    return !PyErr_Occurred() && krpy_raw_compute(&run, c->raw, o);
+}
+
+int krpy_device_of(const krpy_context *context)
 {
     const char *name = kr_ctx_device(context->ctx), *number = strchr(name, ':');
     return number ? (int)strtol(number + 1, NULL, 10) : -1;
@@ -420,7 +481,7 @@ static bool begin(call *c, PyObject *module, PyObject *const *args)
     c->nbuffers = 0;
     c->sequences.obj = NULL;
     c->context = krpy_context_of(c->module, args[CONTEXT]);
-    if (!c->context || !krpy_get_int("op", args[OP], &number) || !krpy_get_int("flags", args[FLAGS], &flags))
+    if (!c->context || !krpy_get_int("op", args[OP], &number) || !krpy_get_int("flags", args[OPTIONS + FLAGS], &flags))
         return false;
     if (number < 0 || number >= MOST_OPS || !c->raw->ops[number].signature) {
         PyErr_Format(PyExc_ValueError, "raw: op = %lld is not a raw op", (long long)number);
@@ -428,7 +489,7 @@ static bool begin(call *c, PyObject *module, PyObject *const *args)
     }
     c->op = &c->raw->ops[number];
     c->flags = (unsigned)flags;
-    c->device = device_of(c->context);
+    c->device = krpy_device_of(c->context);
     return true;
 }
 
@@ -449,14 +510,8 @@ PyObject *krpy_raw_call(PyObject *module, PyObject *const *args, Py_ssize_t n_ar
     for (Py_ssize_t i = 0; i < n_args; i++) given[i] = args[i];
     if (!begin(&c, module, given)) return NULL;
     kr_raw_options_init(&options);
-    bool ok = take_views(&c, given[VIEWS]) && take_options(&c, given, &options);
-    if (ok) {
-        const kr_raw_op number = (kr_raw_op)(c.op - c.raw->ops);
-        krpy_enter(c.context);
-        if (given[STREAM] && given[STREAM] != Py_None) use_stream(&c, given[STREAM]);
-        KRPY_COMPUTE(c.context, kr_raw_run(c.context->ctx, number, c.op->n_views, c.views, &options));
-        ok = krpy_leave(c.context);
-    }
+    const bool ok = take_views(&c, given[VIEWS]) && take_options(&c, given + OPTIONS, &options) &&
+                    compute(&c, given + OPTIONS, &options);
     end(&c);
     return ok ? Py_NewRef(Py_None) : NULL;
 }

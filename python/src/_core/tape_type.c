@@ -101,7 +101,8 @@ static PyObject *put(PyObject *object, PyObject *const *args, Py_ssize_t n_args,
     if (a->owner == object && !is_leaf) return (PyObject *)a;
     kr_tensor *tensor = NULL;
     PyObject *result = NULL;
-    if (krpy_array_check_device(a, self->context) && (is_leaf || krpy_tape_keep(self, (PyObject *)a))) {
+    if (krpy_array_check_device(a, self->context) && krpy_array_order(a, self->context) &&
+        (is_leaf || krpy_tape_keep(self, (PyObject *)a))) {
         krpy_enter(self->context);
         KRPY_COMPUTE(self->context, tensor = tensor_over(self, a); if (is_leaf) tensor = kr_input(self->tape, tensor));
         if (krpy_leave(self->context)) result = krpy_array_of_tensor(module, self->context, object, tensor, true, NULL);

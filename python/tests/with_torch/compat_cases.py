@@ -33,7 +33,7 @@ def assert_close(found, wanted, what: str, seed: int, tolerance: float | None = 
     if not wanted.numel():
         return
     tolerance = tolerance if tolerance is not None else TOLERANCE[wanted.dtype]
-    found, wanted = found.detach().double(), wanted.detach().double()
+    found, wanted = found.detach().cpu().double(), wanted.detach().cpu().double()
     error = (found - wanted).abs()
     worst = int(error.argmax())
     limit = tolerance * max(float(wanted.abs().max()), 1e-30)

@@ -14,6 +14,7 @@ safetensors = pytest.importorskip("safetensors")
 
 
 from compat_cases import assert_close  # noqa: E402
+from torch_cases import each_device  # noqa: E402
 from krait._compat import layer_norms, references, selective_scan, ssd_combined, state_update  # noqa: E402
 
 ROOT = pathlib.Path(os.environ.get("KR_SOURCE") or pathlib.Path(__file__).resolve().parents[3])
@@ -91,39 +92,41 @@ def _kind(case):
     return case.rpartition("_")[0]
 
 
-def _check(case, function, dtype):
+def _check(case, function, dtype, device):
     settings = CASES[case]
-    leaves = {name: m.detach().clone().to(dtype).requires_grad_() for name, m in _part(case, "in").items()}
+    leaves = {name: m.detach().clone().to(device, dtype).requires_grad_() for name, m in _part(case, "in").items()}
     found = function(settings, **leaves)
     wanted, weights = _part(case, "out"), _part(case, "w")
     for name, value in found.items():
         assert_close(value, wanted[name], f"{case} {name}", SEED, TOLERANCE[dtype])
     if set(found) != set(wanted):
         return  # gradients are of the sum over all outputs
-    loss = sum((value * weights[name].to(dtype)).sum() for name, value in found.items())
+    loss = sum((value * weights[name].to(device, dtype)).sum() for name, value in found.items())
     loss.backward()
     for name, gradient in _part(case, "grad").items():
         assert_close(leaves[name].grad, gradient, f"{case} gradient of {name}", SEED, TOLERANCE[dtype])
 
 
+@each_device
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("case", [c for c in sorted(CASES) if _kind(c) in FUNCTIONS])
-def test_function(case, dtype):
-    _check(case, FUNCTIONS[_kind(case)][0], dtype)
+def test_function(case, dtype, device):
+    _check(case, FUNCTIONS[_kind(case)][0], dtype, device)
 
 
 @pytest.mark.parametrize("case", [c for c in sorted(CASES) if _kind(c) in FUNCTIONS])
 def test_reference(case):
     """The plain formulations agree as well: they are what the other tests compare with."""
-    _check(case, FUNCTIONS[_kind(case)][1], torch.float64)
+    _check(case, FUNCTIONS[_kind(case)][1], torch.float64, "cpu")
 
 
+@each_device
 @pytest.mark.parametrize("function", [state_update.selective_state_update, references.selective_state_update_ref])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("case", [c for c in sorted(CASES) if _kind(c) == "state_update"])
-def test_state_update(case, dtype, function):
+def test_state_update(case, dtype, function, device):
     """One number a head is expanded over its channels, as the callers of the official function do. It has no gradients."""
-    o = {name: m.to(dtype) for name, m in _part(case, "in").items()}
+    o = {name: m.to(device, dtype) for name, m in _part(case, "in").items()}
     shape = o["state"].shape
     state = o["state"].clone()
     y = function(

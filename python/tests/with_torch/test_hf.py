@@ -14,6 +14,7 @@ if int(transformers.__version__.split(".")[0]) < 5:
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 from compat_cases import assert_close  # noqa: E402
+from torch_cases import each_device  # noqa: E402
 
 import krait.hf  # noqa: E402
 
@@ -29,12 +30,13 @@ def registered():
     krait.hf.register()
 
 
-def _load(name):
+def _load(name, device="cpu"):
     folder = GOLDEN / name
     config = krait.hf.KraitConfig.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config)
     assert type(model) is krait.hf.KraitForCausalLM
-    return model, safetensors_torch.load_file(folder / "io.safetensors")
+    io = safetensors_torch.load_file(folder / "io.safetensors")
+    return model.to(device), {name: x.to(device) for name, x in io.items()}
 
 
 def _tiny(**changes):
@@ -44,10 +46,11 @@ def _tiny(**changes):
     return krait.hf.KraitForCausalLM(krait.hf.KraitConfig(**settings | changes))
 
 
+@each_device
 @pytest.mark.parametrize("name", FOLDERS)
-def test_golden(name):
+def test_golden(name, device):
     """Logits, loss and gradients of the official model; 2e-5 and 1e-4 are what f32 leaves of them in these models."""
-    model, io = _load(name)
+    model, io = _load(name, device)
     out = model(io["input_ids"], use_cache=False)
     assert_close(out.logits, io["logits"], "logits", SEED, 2e-5)
     loss = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), io["labels"].flatten())
@@ -59,10 +62,11 @@ def test_golden(name):
             assert_close(grads[key[5:]], wanted, key, SEED, 1e-4)
 
 
+@each_device
 @pytest.mark.parametrize("name", FOLDERS)
-def test_pieces_and_single_tokens(name):
+def test_pieces_and_single_tokens(name, device):
     """Any split of the tokens gives the same logits; f32 noise as above."""
-    model, io = _load(name)
+    model, io = _load(name, device)
     model.eval()
     ids = io["input_ids"]
     with torch.no_grad():

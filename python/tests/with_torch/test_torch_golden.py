@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 from krait.torch import functional as KF  # noqa: E402
-from torch_cases import K, assert_close, golden_ops  # noqa: E402
+from torch_cases import K, assert_close, each_device, golden_ops  # noqa: E402
 
 CASES, TENSORS = golden_ops()
 # Rotations and chunks of an op in another order than the reference; both are f64.
@@ -126,11 +126,12 @@ def wrapped(x: Any) -> Any:
     return torch.remainder(x + torch.pi, 2 * torch.pi) - torch.pi
 
 
+@each_device
 @pytest.mark.parametrize("case", sorted(CASES))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
-def test_op_agrees_with_the_reference(case: str, dtype: Any) -> None:
+def test_op_agrees_with_the_reference(case: str, dtype: Any, device: str) -> None:
     about = CASES[case]
-    inputs = {name: x.to(dtype).requires_grad_() for name, x in parts(case, "in").items()}
+    inputs = {name: x.to(device, dtype).requires_grad_() for name, x in parts(case, "in").items()}
     results = KINDS[case.rsplit("_", 1)[0]](inputs, about)
     # f32: twenty times what the reference itself loses in f32, since chunks and sums are in another order
     tolerance = F64 if dtype is torch.float64 else max(20 * about["max_rel_f32_vs_f64"], 5e-6)
@@ -138,10 +139,10 @@ def test_op_agrees_with_the_reference(case: str, dtype: Any) -> None:
     for name, wanted in parts(case, "out").items():
         got = results[name]
         if name == "final_angle":
-            assert_close(wrapped(got - wanted), torch.zeros_like(wanted) + 1e-30, tolerance * 1e30, f"{case} {name}")
+            assert_close(wrapped(got.cpu() - wanted), torch.zeros_like(wanted) + 1e-30, tolerance * 1e30, f"{case} {name}")
         else:
             assert_close(got, wanted, tolerance, f"{case} {name}")
-        loss = loss + (got * weights[name].to(dtype)).sum()
+        loss = loss + (got * weights[name].to(device, dtype)).sum()
     loss.backward()
     for name, wanted in parts(case, "grad").items():
-        assert_close(inputs[name].grad, wanted.view_as(inputs[name]), tolerance, f"{case}, gradient of {name}")
+        assert_close(inputs[name].grad, wanted.view(inputs[name].shape), tolerance, f"{case}, gradient of {name}")

@@ -15,20 +15,22 @@ import torch.nn.functional as F  # noqa: E402
 import krait  # noqa: E402
 import krait.torch as kt  # noqa: E402
 from krait.torch.lm import read_safetensors, sample  # noqa: E402
-from torch_cases import GOLDEN, assert_close  # noqa: E402
+from torch_cases import GOLDEN, assert_close, each_device  # noqa: E402
 
 OFFICIAL = sorted((GOLDEN / "official_lm").iterdir())
 TRANSFORMERS = [p for kind in ("hf_mamba", "hf_mamba2") for p in sorted((GOLDEN / kind).iterdir()) if p.is_dir()]
 LOGITS, GRADIENTS = 2e-5, 1e-4  # of the largest value, in f32; the recordings are f32 themselves
 
 
-def stored(folder: Path) -> tuple[Any, dict[str, Any]]:
-    return kt.MambaLMHeadModel.from_pretrained(folder), read_safetensors(folder / "io.safetensors")
+def stored(folder: Path, device: str = "cpu") -> tuple[Any, dict[str, Any]]:
+    io = {name: x.to(device) for name, x in read_safetensors(folder / "io.safetensors").items()}
+    return kt.MambaLMHeadModel.from_pretrained(folder, device=device), io
 
 
+@each_device
 @pytest.mark.parametrize("folder", OFFICIAL + TRANSFORMERS, ids=lambda p: f"{p.parent.name}-{p.name}")
-def test_logits_loss_and_gradients(folder: Path) -> None:
-    model, io = stored(folder)
+def test_logits_loss_and_gradients(folder: Path, device: str) -> None:
+    model, io = stored(folder, device)
     ids = io["input_ids"].long()
     kt.copies(reset=True)
     logits = model(ids).logits
@@ -50,9 +52,10 @@ def test_logits_loss_and_gradients(folder: Path) -> None:
     assert checked == len(parameters)
 
 
+@each_device
 @pytest.mark.parametrize("folder", [p for p in OFFICIAL if "mamba3" not in p.name], ids=lambda p: p.name)
-def test_steps_and_final_states(folder: Path) -> None:
-    model, io = stored(folder)
+def test_steps_and_final_states(folder: Path, device: str) -> None:
+    model, io = stored(folder, device)
     ids = io["input_ids"].long()
     params = kt.InferenceParams(ids.shape[1], ids.shape[0])
     rows = []
@@ -68,9 +71,10 @@ def test_steps_and_final_states(folder: Path) -> None:
         assert_close(ssm, io[f"final_ssm_state/{layer}"], LOGITS, f"state of layer {layer}")
 
 
+@each_device
 @pytest.mark.parametrize("folder", OFFICIAL, ids=lambda p: p.name)
-def test_prompt_and_steps_are_one_sequence(folder: Path) -> None:
-    model, io = stored(folder)
+def test_prompt_and_steps_are_one_sequence(folder: Path, device: str) -> None:
+    model, io = stored(folder, device)
     ids = io["input_ids"].long()
     params = kt.InferenceParams(ids.shape[1], ids.shape[0])
     with torch.no_grad():
@@ -82,10 +86,11 @@ def test_prompt_and_steps_are_one_sequence(folder: Path) -> None:
     assert_close(torch.cat(rows, 1), io["logits"], LOGITS, "logits")
 
 
+@each_device
 @pytest.mark.parametrize("folder", TRANSFORMERS, ids=lambda p: f"{p.parent.name}-{p.name}")
-def test_greedy_tokens_of_transformers(folder: Path) -> None:
+def test_greedy_tokens_of_transformers(folder: Path, device: str) -> None:
     """The recording never takes the end-of-text token: its head row is made very unlikely."""
-    model, io = stored(folder)
+    model, io = stored(folder, device)
     eos = json.loads((folder / "config.json").read_text())["eos_token_id"]
     ids = io["gen_ids"].long()
     tokens, params = ids[:, :12], kt.InferenceParams(28, ids.shape[0])

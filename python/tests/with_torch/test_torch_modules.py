@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import krait  # noqa: E402
 import krait.torch as kt  # noqa: E402
-from torch_cases import assert_close  # noqa: E402
+from torch_cases import assert_close, each_device  # noqa: E402
 
 SMALL: dict[str, Any] = {
     "mamba": lambda **o: kt.Mamba(32, **o),
@@ -30,22 +30,24 @@ NAMES = sorted(SMALL)
 
 
 def made(name: str, **options: Any) -> Any:
-    """A block whose parameters are all random."""
+    """A block whose parameters are all random, the same on each device."""
     torch.manual_seed(3)
+    device = options.pop("device", "cpu")
     block = SMALL[name](**options)
     with torch.no_grad():
         for p in block.parameters():
             p.add_(torch.randn_like(p) * 0.1)
-    return block
+    return block.to(device)
 
 
-def tokens(*shape: int, dtype: Any = torch.float64) -> Any:
-    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(5))
+def tokens(*shape: int, dtype: Any = torch.float64, device: str = "cpu") -> Any:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(5)).to(device)
 
 
+@each_device
 @pytest.mark.parametrize("name", NAMES)
-def test_a_sequence_may_be_cut_anywhere(name: str) -> None:
-    block, u = made(name, dtype=torch.float64), tokens(2, 11, 32)
+def test_a_sequence_may_be_cut_anywhere(name: str, device: str) -> None:
+    block, u = made(name, device=device, dtype=torch.float64), tokens(2, 11, 32, device=device)
     whole, state = block(u, return_state=True)
     for cut in (1, 4, 10):
         head, between = block(u[:, :cut], return_state=True)
@@ -55,9 +57,10 @@ def test_a_sequence_may_be_cut_anywhere(name: str) -> None:
             assert_close(a, b, 1e-12, f"cut at {cut}, state {i}")
 
 
+@each_device
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_pass_through_a_cut(name: str) -> None:
-    block, u = made(name).double(), tokens(1, 9, 32)
+def test_gradients_pass_through_a_cut(name: str, device: str) -> None:
+    block, u = made(name, device=device).double(), tokens(1, 9, 32, device=device)
     block(u).square().sum().backward()
     wanted = {key: p.grad.clone() for key, p in block.named_parameters()}
     block.zero_grad()
@@ -68,9 +71,10 @@ def test_gradients_pass_through_a_cut(name: str) -> None:
         assert_close(p.grad, wanted[key], 1e-10, key)  # f64; sums over two pieces
 
 
+@each_device
 @pytest.mark.parametrize("name", NAMES)
-def test_steps_and_cache(name: str) -> None:
-    block, u = made(name, dtype=torch.float64), tokens(2, 7, 32)
+def test_steps_and_cache(name: str, device: str) -> None:
+    block, u = made(name, device=device, dtype=torch.float64), tokens(2, 7, 32, device=device)
     whole, state = block(u, return_state=True)
     cache = block.allocate_inference_cache(2, 7)
     rows = [block.step(u[:, t: t + 1], *cache)[0] for t in range(7)]
@@ -84,9 +88,10 @@ def test_steps_and_cache(name: str) -> None:
     assert_close(torch.cat([first, block(u[:, 6:], inference_params=params)], 1), whole, 1e-12, "inference_params")
 
 
+@each_device
 @pytest.mark.parametrize("name", NAMES)
-def test_packed_rows_are_separate_sequences(name: str) -> None:
-    block, u = made(name, dtype=torch.float64), tokens(1, 11, 32)
+def test_packed_rows_are_separate_sequences(name: str, device: str) -> None:
+    block, u = made(name, device=device, dtype=torch.float64), tokens(1, 11, 32, device=device)
     limits = torch.tensor([0, 3, 4, 11])
     packed, states = block(u, cu_seqlens=limits, return_state=True)
     index = torch.repeat_interleave(torch.arange(3), limits.diff())[None]
@@ -98,9 +103,10 @@ def test_packed_rows_are_separate_sequences(name: str) -> None:
             assert_close(states[j][i: i + 1], part, 1e-13, f"sequence {i}, state {j}")
 
 
+@each_device
 @pytest.mark.parametrize("name", ["mamba3", "mamba3_softplus", "mamba3_mimo_norm"])
-def test_the_mixer_is_the_same_as_its_ops(name: str) -> None:
-    block, u = made(name, dtype=torch.float64), tokens(2, 9, 32)
+def test_the_mixer_is_the_same_as_its_ops(name: str, device: str) -> None:
+    block, u = made(name, device=device, dtype=torch.float64), tokens(2, 9, 32, device=device)
     state = block(u, return_state=True)[1]
     fused = block._mix(block.in_proj(u), state, None)
     single = block._mix_op_by_op(block.in_proj(u), state, None)
@@ -108,11 +114,12 @@ def test_the_mixer_is_the_same_as_its_ops(name: str) -> None:
         assert_close(a, b, 1e-13, f"result {i}")
 
 
+@each_device
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("mamba2_mlp_channels",)])
-def test_f32_blocks_copy_nothing(name: str) -> None:
-    block, u = made(name), tokens(2, 9, 32, dtype=torch.float32).requires_grad_()
+def test_f32_blocks_copy_nothing(name: str, device: str) -> None:
+    block, u = made(name, device=device), tokens(2, 9, 32, device=device, dtype=torch.float32).requires_grad_()
     kt.copies(reset=True)
-    block(u).backward(torch.ones(2, 9, 32))
+    block(u).backward(torch.ones(2, 9, 32, device=device))
     if "quaternion" not in name and "learned" not in name:  # views of parameters and heads, which are not row-major
         assert kt.copies() == 0
 
@@ -189,9 +196,11 @@ def test_initial_values() -> None:
 # ---- compilers ----
 
 
-def test_compiled_block_equals_eager() -> None:
+@each_device
+def test_compiled_block_equals_eager(device: str) -> None:
     """One graph, with its gradient."""
-    block, u = made("mamba2"), tokens(1, 12, 32, dtype=torch.float32).requires_grad_()
+    block = made("mamba2", device=device)
+    u = tokens(1, 12, 32, dtype=torch.float32, device=device).requires_grad_()
     wanted = block(u)
     wanted.square().sum().backward()
     gradients = [u.grad.clone(), *(p.grad.clone() for p in block.parameters())]

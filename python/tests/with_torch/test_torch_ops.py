@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import krait  # noqa: E402
 import krait.torch as kt  # noqa: E402
-from torch_cases import K, OPTIONAL, PACKED, SEQUENCES, assert_close, cases, differentiable  # noqa: E402
+from torch_cases import K, OPTIONAL, PACKED, SEQUENCES, assert_close, cases, differentiable, each_device  # noqa: E402
 
 OPS = sorted(cases())
 
@@ -24,31 +24,37 @@ def gradcheck(op: str, operands: list[Any], options: list[Any], sequences: Any =
             full[i] = x
         return tuple(differentiable(op, getattr(K, op)(*full, sequences, *options)))
 
-    assert torch.autograd.gradcheck(run, [operands[i].clone().requires_grad_() for i in given])
+    leaves = [operands[i].clone().requires_grad_() for i in given]
+    # on a GPU along one random direction, since each element costs two calls of many kernels
+    assert torch.autograd.gradcheck(run, leaves, fast_mode=leaves[0].is_cuda)
 
 
+@each_device
 @pytest.mark.parametrize("op", OPS)
-def test_gradients_with_all_operands(op: str) -> None:
-    gradcheck(op, *cases()[op])
+def test_gradients_with_all_operands(op: str, device: str) -> None:
+    gradcheck(op, *cases(device=device)[op])
 
 
+@each_device
 @pytest.mark.parametrize("op", sorted(OPTIONAL))
-def test_gradients_without_optional_operands(op: str) -> None:
-    operands, options = cases()[op]
+def test_gradients_without_optional_operands(op: str, device: str) -> None:
+    operands, options = cases(device=device)[op]
     gradcheck(op, [None if i in OPTIONAL[op] else x for i, x in enumerate(operands)], options)
 
 
+@each_device
 @pytest.mark.parametrize("op", sorted(PACKED))
-def test_gradients_of_packed_rows(op: str) -> None:
-    operands, options = cases()[op]
+def test_gradients_of_packed_rows(op: str, device: str) -> None:
+    operands, options = cases(device=device)[op]
     packed = [torch.cat([x, x[:1] * 0.5]) if i in PACKED[op] else x for i, x in enumerate(operands)]
     gradcheck(op, packed, options, SEQUENCES)
 
 
+@each_device
 @pytest.mark.parametrize("op", OPS)
-def test_gradient_of_one_result_alone(op: str) -> None:
+def test_gradient_of_one_result_alone(op: str, device: str) -> None:
     """The others are absent in backward, as where only a final state is used."""
-    operands, options = cases()[op]
+    operands, options = cases(device=device)[op]
     leaves = [x if x is None else x.clone().requires_grad_() for x in operands]
     results = differentiable(op, getattr(K, op)(*leaves, None, *options))
     given = [x for x in leaves if x is not None]
@@ -63,16 +69,18 @@ def test_gradient_of_one_result_alone(op: str) -> None:
         assert_close(total, g, 1e-12, f"{op}, operand {i}")  # f64 sums in another order
 
 
+@each_device
 @pytest.mark.parametrize("op", OPS)
-def test_opcheck(op: str) -> None:
-    operands, options = cases(torch.float32)[op]
+def test_opcheck(op: str, device: str) -> None:
+    operands, options = cases(torch.float32, device)[op]
     leaves = [x if x is None else x.requires_grad_() for x in operands]
     torch.library.opcheck(getattr(K, op).default, (*leaves, None, *options))
 
 
+@each_device
 @pytest.mark.parametrize("op", OPS)
-def test_vmap_is_a_loop_of_calls(op: str) -> None:
-    operands, options = cases()[op]
+def test_vmap_is_a_loop_of_calls(op: str, device: str) -> None:
+    operands, options = cases(device=device)[op]
     first = torch.stack([operands[0], operands[0] * 0.5, operands[0] + 1])
 
     def run(x: Any) -> Any:
@@ -94,15 +102,16 @@ def test_vmap_over_a_parameter() -> None:
 
 def wider(x: Any) -> Any:
     """The same values as a part of wider rows."""
-    wider = torch.empty(*x.shape[:-1], x.shape[-1] + 5, dtype=x.dtype)
+    wider = x.new_empty(*x.shape[:-1], x.shape[-1] + 5)
     wider[..., 2:-3] = x
     return wider[..., 2:-3]
 
 
+@each_device
 @pytest.mark.parametrize("op", ["causal_conv", "gate", "gated_norm", "selective_scan", "mamba1_mixer", "mamba2_mixer",
                                 "mamba3_mixer", "linear"])
-def test_parts_of_wider_rows_are_read_in_place(op: str) -> None:
-    operands, options = cases(torch.float32)[op]
+def test_parts_of_wider_rows_are_read_in_place(op: str, device: str) -> None:
+    operands, options = cases(torch.float32, device)[op]
     plain = differentiable(op, getattr(K, op)(*operands, None, *options))
     kt.copies(reset=True)
     strided = differentiable(op, getattr(K, op)(wider(operands[0]), *operands[1:], None, *options))
@@ -156,6 +165,24 @@ def test_shapes_are_checked() -> None:
         K.ssd(*operands[:3], operands[3].flatten(2), *operands[4:], None, *options)
     with pytest.raises(krait.ShapeError, match="axis r of c"):
         K.ssd(*operands[:4], operands[4][..., :3].contiguous(), *operands[5:], None, *options)
+
+
+def test_the_mixer_takes_rates_themselves() -> None:
+    """The same numbers, but for the gradient, which is of A: g_A_log = g_A A."""
+    operands, options = cases()["mamba2_mixer"]
+    results = []
+    for rates in (False, True):
+        leaves = [x.clone().requires_grad_() for x in operands]
+        given = list(leaves)
+        if rates:
+            leaves[4] = (-operands[4].exp()).requires_grad_()
+            given[4] = leaves[4]
+        y = K.mamba2_mixer(*given, None, *options[:-1], rates)[0]
+        y.square().sum().backward()
+        results.append([y, *[x.grad for x in leaves]])
+    results[1][5] = results[1][5] * -operands[4].exp()
+    for i, (a, b) in enumerate(zip(*results)):
+        assert_close(a, b, 1e-12, f"result {i}")  # f64
 
 
 def test_a_second_derivative_is_refused_by_a_sentence() -> None:
@@ -249,10 +276,10 @@ def test_precision() -> None:
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
-        assert kernels.current_precision() == 2
+        assert kernels.precision_of(torch.zeros(1)) == 2
         with kt.precision("tf32"):
-            assert kernels.current_precision() == 1
-        assert kernels.current_precision() == 2
+            assert kernels.precision_of(torch.zeros(1)) == 1
+        assert kernels.precision_of(torch.zeros(1)) == 2
         with pytest.raises(ValueError, match="'fp8' must be exact, tf32 or bf16"):
             kt.precision("fp8")
     finally:
@@ -285,3 +312,79 @@ def test_composed_ops() -> None:
                          (K.softplus_dt, (dt.double(), None, 0.0, float("inf")))):
         leaves = [t.requires_grad_() if isinstance(t, torch.Tensor) else t for t in operands]
         assert torch.autograd.gradcheck(op, leaves)
+
+
+# ---- calls without preparation ----
+
+
+def gate_call() -> Any:
+    from krait import _core
+
+    return _core.OpCall(_core.raw_ops["gate"], ("..i", "..i"), ("..i",), (0, 1, 2), (True, True, True), (0,))
+
+
+def test_simple_calls_and_prepared_ones_give_the_same_bits() -> None:
+    """A strided operand takes the other way."""
+    for op in OPS:
+        operands, options = cases()[op]
+        strided = [x if x is None or x.dim() < 2 else torch.stack([x, x], -1)[..., 0] for x in operands]
+        for mine, theirs in zip(differentiable(op, getattr(K, op)(*operands, None, *options)),
+                                differentiable(op, getattr(K, op)(*strided, None, *options))):
+            assert torch.equal(mine, theirs), op
+
+
+def test_simple_calls_leave_other_operands_to_preparation() -> None:
+    context, call, x = krait.Context(device="cpu"), gate_call(), torch.randn(3, 4)
+    (y,) = call.run(context, (x, x), -1, 0, None)
+    assert torch.equal(y, K.gate(x, x, None))
+    with pytest.raises(krait.ArgumentError, match="y is absent"):
+        call.run(context, (x, x), 0, 0, None)
+    for pair in ((x, x.double()), (x, x[:2]), (x, x[:, :3]), (x.t(), x.t()), (x, None), (None, x), (x[:0], x[:0]),
+                 (x.bfloat16(), x.bfloat16()), (x.to(torch.int32), x.to(torch.int32)), (x, "x"), (x.to_sparse(), x),
+                 (x, x.to("meta"))):
+        assert call.run(context, pair, -1, 0, None) is None, pair
+    parameter = torch.nn.Parameter(x)
+    assert torch.equal(call.run(context, (parameter, x), -1, 0, None)[0], y)
+
+
+def test_simple_calls_name_what_is_wrong() -> None:
+    from krait import _core
+
+    gate, context, x = _core.raw_ops["gate"], krait.Context(device="cpu"), torch.randn(3, 4)
+    for arguments, text in (((-1, ("i",), ("i",), (0, 0, 1)), "op = -1 is not a raw op"),
+                            ((gate, (), ("i",), (0, 0, 0)), "no inputs"),
+                            ((gate, ("i",), (), (0, 0, 0)), "no inputs or no results"),
+                            ((gate, ("abcdefghi",), ("i",), (0, 0, 1)), "abcdefghi: at most 8 letters"),
+                            ((gate, ("\u03b1",), ("i",), (0, 0, 1)), "letters of ASCII"),
+                            ((gate, ("i",), ("i",), (0, 1)), "order has to name 3 views"),
+                            ((gate, ("i",), ("i",), (0, 0, 2)), "order has 2 for view 2, but there are 2"),
+                            ((gate, ("i",) * 33, ("i",), (0, 0, 2)), "33 views, but at most 32"),
+                            ((gate, ("i",), ("i",), (0, 0, 1), (True,), (0,)), "narrow has to be of 2 views"),
+                            ((gate, ("i",), ("i",), (0, 0, 1), (True,) * 2, (1,)), "source 1 of result 0 is not")):
+        with pytest.raises(ValueError, match=text):
+            _core.OpCall(*arguments, *((True,) * 2, (0,))[len(arguments) - 4:])
+    call = gate_call()
+    with pytest.raises(TypeError, match="1 inputs, but there are 2"):
+        call.run(context, (x,), -1, 0, None)
+    with pytest.raises(TypeError, match="2 arguments, but it takes from 5 to 13"):
+        call.run(context, (x, x))
+    with pytest.raises(TypeError):
+        call.run(x, (x, x), -1, 0, None)
+    with pytest.raises(TypeError):
+        call.run(context, (x, x), -1, 0, None, "flags")
+
+
+def test_simple_calls_leak_nothing() -> None:
+    import gc
+    import sys
+
+    context, call, x = krait.Context(device="cpu"), gate_call(), torch.randn(3, 4)
+    before = 0
+    for i in range(11):
+        for _ in range(1000):
+            call.run(context, (x, x), -1, 0, None)
+            call.run(context, (x, x[:2]), -1, 0, None)
+        gc.collect()
+        if i == 0:
+            before = sys.getallocatedblocks()
+    assert sys.getallocatedblocks() - before < 1000

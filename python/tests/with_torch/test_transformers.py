@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from torch_cases import on_gpu  # noqa: E402
 from transformers_models import FAMILIES  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -44,19 +45,30 @@ def _run(folder, families, **environment):
 _REPORTS: dict = {}
 
 
-def _report(folder):
-    if folder not in _REPORTS:
-        _REPORTS[folder] = _run(folder, [])
-    return _REPORTS[folder]
+def _report(folder, device="cpu"):
+    if (folder, device) not in _REPORTS:
+        try:
+            _REPORTS[folder, device] = _run(folder, [], KRAIT_TEST_DEVICE=device)
+        except AssertionError as error:
+            _REPORTS[folder, device] = error
+    if isinstance(_REPORTS[folder, device], AssertionError):
+        raise AssertionError(str(_REPORTS[folder, device]))
+    return _REPORTS[folder, device]
+
+
+WHERE = [(folder, "cpu") for folder in ("", *FOLDERS)] + [pytest.param("", "cuda", marks=on_gpu)]
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-@pytest.mark.parametrize("folder", ["", *FOLDERS])
-def test_family(folder, family):
-    report = _report(folder)
+@pytest.mark.parametrize(("folder", "device"), WHERE)
+def test_family(folder, device, family):
+    report = _report(folder, device)
     if family not in report["families"]:
         pytest.skip(f"transformers {report['version']} has no {family}, or no kernels in it")
     found = report["families"][family]
+    if found.get("error_without"):
+        pytest.skip(f"transformers {report['version']} without Krait fails on {device}: {found['error_without'][-300:]}")
+    assert not found.get("error_with"), found["error_with"]
     assert not found["missing"], f"gradients of one side only: {found['missing']}"
     assert found["calls"], "Krait's functions were not called"
     if "causal_conv1d_update" not in found["calls"]:

@@ -23,9 +23,11 @@ enum {
     GROUPS_MOST = 16,
     POLLS_BEFORE_SLEEP = 200,
     SLEEP_NS_LEAST = 2000,
-    SLEEP_NS_MOST = 200000
+    SLEEP_NS_MOST = 200000,
+    LINGER_NS = 500000000
 };
-#define LINGER_SECONDS 0.5
+
+#define TELL_SECONDS 0.2
 
 /* A communicator of MPI for some ranks, for its own sums. */
 typedef struct group {
@@ -39,7 +41,6 @@ typedef struct engine_mpi {
     MPI_Comm comm;
     int rank, ranks;
     bool is_own; /* MPI was initialised here */
-    bool has_told;
     MPI_Request *requests;
     int nrequests, requests_most;
     MPI_Request text_request; /* for a text of any rank */
@@ -156,20 +157,10 @@ static kr_moved open_mpi(const kr_engine_setup *setup, void **self, int *rank, i
     return KR_MOVED_ALL;
 }
 
-/* mpirun ends all ranks when the first one exits: time for the others to learn why, and to say so. */
-static void linger(engine_mpi *e)
-{
-    const struct timespec time = { .tv_nsec = 5000000 };
-    const double end = seconds() + LINGER_SECONDS;
-    int is_done;
-    while (seconds() < end) {
-        for (int i = 0; i < e->ranks; i++)
-            if (i != e->rank && e->has_told) MPI_Test(&e->tell_requests[i], &is_done, MPI_STATUS_IGNORE);
-        nanosleep(&time, NULL);
-    }
-}
-
-/* MPI_Finalize waits for all ranks, so not after an error: the launcher ends the job when this process ends. Of a program that
+/* mpirun ends all ranks when the first one exits: the others have a moment to say why they fail. MPI is not called: messages
+ * that have not ended would still be delivered, to memory that may be freed.
+ *
+ * MPI_Finalize waits for all ranks, so not after an error: the launcher ends the job when this process ends. Of a program that
  * has initialised MPI, messages that have not ended may still be delivered: their memory stays. */
 static void close_mpi(void *self, bool is_broken)
 {
@@ -181,7 +172,8 @@ static void close_mpi(void *self, bool is_broken)
         MPI_Comm_free(&e->comm);
         if (e->is_own) MPI_Finalize();
     } else {
-        linger(e);
+        const struct timespec time = { .tv_nsec = LINGER_NS };
+        nanosleep(&time, NULL);
     }
     if (!is_broken || e->is_own) release(e);
 }
@@ -290,7 +282,14 @@ static void tell(void *self, const char *text)
     memcpy(e->text, text, strnlen(text, sizeof e->text - 1));
     for (int i = 0; i < e->ranks; i++)
         if (i != e->rank) MPI_Isend(e->text, KR_ENGINE_TEXT, MPI_CHAR, i, TAG_TEXT, e->comm, &e->tell_requests[i]);
-    e->has_told = true;
+    /* Messages leave while MPI is called. */
+    const double end = seconds() + TELL_SECONDS;
+    for (int is_done = 0; !is_done && seconds() < end;) {
+        is_done = 1;
+        for (int i = 0; i < e->ranks && is_done; i++)
+            if (i != e->rank && MPI_Test(&e->tell_requests[i], &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+        if (!is_done) pause_after(POLLS_BEFORE_SLEEP);
+    }
 }
 
 /* ---- sums of its own ---- */

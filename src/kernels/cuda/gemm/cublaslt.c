@@ -4,6 +4,7 @@
  * our B, and a row-major B is the B^T that it wants. The bias, one per column of ours, is one per row there, as its
  * epilogue takes it.
  */
+#define _GNU_SOURCE /* dladdr */
 #include "kernels/cuda/gemm/cublaslt.h"
 
 #include <cublasLt.h>
@@ -96,6 +97,15 @@ const char *kr_cublaslt_problem(void)
     const char *problem = lt.problem;
     unlock();
     return problem;
+}
+
+const char *kr_cublaslt_file(void)
+{
+    Dl_info about;
+    void *entry = NULL;
+    if (kr_cublaslt_problem()) return NULL;
+    memcpy(&entry, &lt.cublasLtCreate, sizeof entry);
+    return dladdr(entry, &about) ? about.dli_fname : "libcublasLt.so";
 }
 
 /* The current device's handle, or NULL. */

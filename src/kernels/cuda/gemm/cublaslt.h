@@ -1,6 +1,7 @@
 /* cublaslt.h - matrix products by NVIDIA's cuBLASLt, loaded when the first product needs it.
  *
- * Nothing is linked against it: libcublasLt.so.13 or .12 is opened at run time. If it is missing, or does not support a
+ * Nothing is linked against it: libcublasLt.so.13 or .12 is opened at run time. libkrait_cuda.so also looks in the folders of
+ * the Python packages nvidia-cublas and nvidia-cublas-cu12 (python/cuda). If it is missing, or does not support a
  * product, the caller uses its own kernel. For each kind of product the library's heuristic is queried once; the answers
  * are cached for the life of the process.
  */
@@ -39,6 +40,9 @@ enum { KR_LT_WORKSPACE = 32 << 20 }; /* bytes */
 
 /* NULL if the library is available, else what is wrong, for the user. */
 const char *kr_cublaslt_problem(void);
+
+/* The file of the library; NULL if it is not available. */
+const char *kr_cublaslt_file(void);
 
 /* Queues a product on `stream` (a cudaStream_t) of the current device; workspace: KR_LT_WORKSPACE bytes of device memory.
  * False: the library is missing or does not support it; nothing is queued. */

@@ -1,7 +1,7 @@
 /* gate_cuda.cu - the gate y = x silu(z) and its gradients g_x = g_y silu(z), g_z = g_y x silu'(z); all architectures, f32
  * and f64.
  *
- *   x, z, g_y [no ni], with row strides;  y [no ni];  g_x, g_z [no ni], strided;  x, y and g_y may be 16-bit
+ *   x, z, g_y [no ni], with row strides;  y [no ni];  g_x, g_z [no ni], strided;  all may be 16-bit
  *
  * A thread has one 16-byte vector of a row's channels; contiguous rows are processed as one long row.
  */
@@ -11,10 +11,9 @@ enum { THREADS = 128, MAX_ROWS = 65535 }; /* rows per grid: further ones follow 
 
 template <typename T> struct gate_job {
     int64_t no, ni, x_stride, z_stride, g_stride;
-    const void *x, *g_y;
-    const T *z;
+    const void *x, *z, *g_y;
     void *y;
-    kr_dtype x_dtype, g_y_dtype, y_dtype;
+    kr_dtype x_dtype, z_dtype, g_y_dtype, y_dtype;
     kr_operand g_x, g_z;
     bool aligned, fast;
 };
@@ -26,7 +25,7 @@ template <typename T, bool BWD> static __global__ void __launch_bounds__(THREADS
     if (left <= 0) return;
     for (int64_t o = blockIdx.y; o < k.no; o += gridDim.y) {
         const kr_vec16<T> x = kr_load_vec16_as<T>(k.x, o * k.x_stride + i, k.x_dtype, left, k.aligned);
-        const kr_vec16<T> z = kr_load_vec16(k.z + o * k.z_stride + i, left, k.aligned);
+        const kr_vec16<T> z = kr_load_vec16_as<T>(k.z, o * k.z_stride + i, k.z_dtype, left, k.aligned);
         kr_vec16<T> first, second;
         if (BWD) {
             const kr_vec16<T> g_y = kr_load_vec16_as<T>(k.g_y, o * k.g_stride + i, k.g_y_dtype, left, k.aligned);
@@ -67,8 +66,8 @@ template <typename T> static void gate_run(const kr_gate_args *a)
 {
     gate_job<T> k = {};
     k.no = a->no, k.ni = a->ni, k.x_stride = a->x.row, k.z_stride = a->z.row;
-    k.x = a->x.data, k.z = (const T *)a->z.data, k.y = a->y.data, k.fast = kr_is_fast<T>(&a->exec);
-    k.x_dtype = a->x.dtype, k.y_dtype = a->y.dtype;
+    k.x = a->x.data, k.z = a->z.data, k.y = a->y.data, k.fast = kr_is_fast<T>(&a->exec);
+    k.x_dtype = a->x.dtype, k.z_dtype = a->z.dtype, k.y_dtype = a->y.dtype;
     launch<T, false>(k, kr_stream_of(&a->exec));
 }
 
@@ -76,8 +75,8 @@ template <typename T> static void gate_bwd_run(const kr_gate_bwd_args *a)
 {
     gate_job<T> k = {};
     k.no = a->no, k.ni = a->ni, k.x_stride = a->x.row, k.z_stride = a->z.row, k.g_stride = a->g_y.row;
-    k.x = a->x.data, k.z = (const T *)a->z.data, k.g_y = a->g_y.data, k.x_dtype = a->x.dtype,
-    k.g_y_dtype = a->g_y.dtype;
+    k.x = a->x.data, k.z = a->z.data, k.g_y = a->g_y.data;
+    k.x_dtype = a->x.dtype, k.z_dtype = a->z.dtype, k.g_y_dtype = a->g_y.dtype;
     k.fast = kr_is_fast<T>(&a->exec);
     k.g_x = a->g_x, k.g_z = a->g_z;
     launch<T, true>(k, kr_stream_of(&a->exec));

@@ -1,7 +1,7 @@
 /* norm_bwd_cuda.cu - the gradients of the RMS norm (norm_cuda.cu); all architectures, f32 and f64.
  *
  *   x, z, g_y [no ni]    gain [ni] or none (1)    q [no ng]
- *   x, g_y, g_x, g_z may be 16-bit, all but g_y with row strides
+ *   x, z, g_y, g_x, g_z may be 16-bit, all but g_y with row strides
  * with w = gain g_y (norm first: gain g_y silu(z)):
  *   g_u = q w - q^3 u mean_group(w u), which is eps q^3 w in a group of one channel
  *   gate first: g_x = g_u silu(z), g_z = g_u x silu'(z);   norm first: g_x = g_u, g_z = u q gain g_y silu'(z)
@@ -28,9 +28,9 @@ template <typename T> struct bwd_job {
     int64_t rows, chunks; /* rows per unit; units per group */
     int64_t x_padding, z_padding;
     int64_t x_step, z_step, g_y_step, g_x_step, g_z_step; /* row strides in bytes */
-    const void *x, *g_y;
-    kr_dtype x_dtype, g_y_dtype;
-    const T *z, *gain, *q;
+    const void *x, *z, *g_y;
+    kr_dtype x_dtype, z_dtype, g_y_dtype;
+    const T *gain, *q;
     kr_operand g_x, g_z;
     T *parts;    /* [chunks ni], or NULL: g_gain is not wanted */
     bool adds;   /* to g_x */
@@ -45,7 +45,7 @@ static __device__ __forceinline__ void gate_at(const bwd_job<T> &k, int64_t at, 
 {
     *silu = *slope = 0;
     if (KIND == PLAIN) return;
-    const T z = k.z[at];
+    const T z = kr_element<T>(k.z, at, k.z_dtype);
     if (k.fast) kr_silu_slope_fast(z, silu, slope);
     else kr_silu_slope(z, silu, slope);
 }
@@ -99,7 +99,7 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
         const int64_t in = group * k.width + threadIdx.x % THREADS * N;
         left = (int)(k.width - threadIdx.x % THREADS * N);
         x = (const char *)k.x + row * k.x_step + in * kr_element_bytes<T>(k.x_dtype);
-        z = (const char *)k.z + row * k.z_step + in * (int64_t)sizeof(T);
+        z = (const char *)k.z + row * k.z_step + in * kr_element_bytes<T>(k.z_dtype);
         g_y = (const char *)k.g_y + row * k.g_y_step + in * kr_element_bytes<T>(k.g_y_dtype);
         g_x = (char *)k.g_x.data + row * k.g_x_step + in * kr_element_bytes<T>(k.g_x.dtype);
         g_z = (char *)k.g_z.data + row * k.g_z_step + in * kr_element_bytes<T>(k.g_z.dtype);
@@ -114,7 +114,7 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
             const int at = p * THREADS * N;
             row->x[p] = kr_load_raw16<T, WHOLE>(x + at * kr_element_bytes<T>(k.x_dtype), k.x_dtype, left - at);
             if (KIND != PLAIN)
-                row->z[p] = kr_load_raw16<T, WHOLE>(z + at * (int)sizeof(T), kr_dtype_of<T>(), left - at);
+                row->z[p] = kr_load_raw16<T, WHOLE>(z + at * kr_element_bytes<T>(k.z_dtype), k.z_dtype, left - at);
             row->g_y[p] = kr_load_raw16<T, WHOLE>(g_y + at * kr_element_bytes<T>(k.g_y_dtype), k.g_y_dtype, left - at);
             if (KIND == PLAIN && k.adds)
                 row->g_x[p] = kr_load_raw16<T, WHOLE>(added + at * (int)sizeof(T), kr_dtype_of<T>(), left - at);
@@ -194,8 +194,7 @@ static __global__ void __launch_bounds__(block_of(THREADS),
             const kr_vec16<T> g_y = kr_unpack_raw16<T, WHOLE>(own.g_y[p], k.g_y_dtype);
             kr_vec16<T> silu = {}, slope = {};
             x[p] = kr_unpack_raw16<T, WHOLE>(own.x[p], k.x_dtype);
-            if (KIND != PLAIN)
-                kr_slopes_of(kr_unpack_raw16<T, WHOLE>(own.z[p], kr_dtype_of<T>()), k.fast, &silu, &slope);
+            if (KIND != PLAIN) kr_slopes_of(kr_unpack_raw16<T, WHOLE>(own.z[p], k.z_dtype), k.fast, &silu, &slope);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 t[p][i] = terms_of<KIND>(x[p].v[i], silu.v[i], slope.v[i], gain[p].v[i], g_y.v[i]);
@@ -316,12 +315,12 @@ template <typename T> static void norm_bwd_run(const kr_norm_bwd_args *a)
     k.rows = rows, k.chunks = kr_ceil_div(a->no, rows);
     k.x_padding = a->x.row - a->ni, k.z_padding = a->z.data ? a->z.row - a->ni : 0;
     k.x = a->x.data, k.x_dtype = a->x.dtype;
-    k.z = (const T *)a->z.data, k.gain = (const T *)a->gain, k.q = (const T *)a->q;
+    k.z = a->z.data, k.z_dtype = a->z.dtype, k.gain = (const T *)a->gain, k.q = (const T *)a->q;
     k.g_y = a->g_y.data, k.g_y_dtype = a->g_y.dtype;
     k.g_x = a->g_x, k.g_z = a->g_z;
     k.parts = a->g_gain ? (T *)a->exec.scratch : NULL, k.adds = a->accumulate, k.fast = kr_is_fast<T>(&a->exec);
     k.x_step = (k.ni + k.x_padding) * kr_element_bytes<T>(k.x_dtype);
-    k.z_step = (k.ni + k.z_padding) * (int64_t)sizeof(T);
+    k.z_step = (k.ni + k.z_padding) * kr_element_bytes<T>(k.z_dtype);
     k.g_y_step = k.ni * kr_element_bytes<T>(k.g_y_dtype);
     k.g_x_step = k.g_x.row * kr_element_bytes<T>(k.g_x.dtype);
     k.g_z_step = k.g_z.row * kr_element_bytes<T>(k.g_z.dtype);

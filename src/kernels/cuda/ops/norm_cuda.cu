@@ -1,7 +1,7 @@
 /* norm_cuda.cu - RMS norm over groups of the last axis, with an optional gate; all architectures, f32 and f64.
  *
  *   x, z, y [no ni]    gain [ni] or none (1)    q [no ng]    z none: no gate
- *   x and y may be 16-bit, x and z with row strides
+ *   x, z and y may be 16-bit, x and z with row strides
  *   gate first: u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first: u = x;          q as above;                        y = u q gain silu(z)
  *
@@ -17,10 +17,10 @@ template <typename T> struct norm_job {
     int64_t walkers; /* units per group */
     int64_t x_padding, z_padding;
     int64_t x_step, z_step, y_step; /* strides between a unit's rows in bytes */
-    const void *x;
-    const T *z, *gain;
+    const void *x, *z;
+    const T *gain;
     void *y;
-    kr_dtype x_dtype, y_dtype;
+    kr_dtype x_dtype, z_dtype, y_dtype;
     T *q;
     T eps, per_width; /* 1 / width */
     bool fast;
@@ -53,7 +53,7 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
         const int64_t in = channel + threadIdx.x % THREADS * N, of_x = kr_element_bytes<T>(k.x_dtype);
         left = (int)(k.width - threadIdx.x % THREADS * N);
         x = (const char *)k.x + (row * (k.ni + k.x_padding) + in) * of_x;
-        z = (const char *)k.z + (row * (k.ni + k.z_padding) + in) * (int64_t)sizeof(T);
+        z = (const char *)k.z + (row * (k.ni + k.z_padding) + in) * kr_element_bytes<T>(k.z_dtype);
     }
 
     __device__ __forceinline__ void load_ahead(const norm_job<T> &k, row_ahead<VECS> *row)
@@ -63,7 +63,7 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
             const int at = p * THREADS * N;
             row->x[p] = kr_load_raw16<T, WHOLE>(x + at * kr_element_bytes<T>(k.x_dtype), k.x_dtype, left - at);
             if (KIND != PLAIN)
-                row->z[p] = kr_load_raw16<T, WHOLE>(z + at * (int)sizeof(T), kr_dtype_of<T>(), left - at);
+                row->z[p] = kr_load_raw16<T, WHOLE>(z + at * kr_element_bytes<T>(k.z_dtype), k.z_dtype, left - at);
         }
         x += k.x_step;
         if (KIND != PLAIN) z += k.z_step;
@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(block_of(THREADS), ctas_per_sm<T>(THREA
 #pragma unroll
         for (int p = 0; p < VECS; p++) {
             u[p] = kr_unpack_raw16<T, WHOLE>(row.x[p], k.x_dtype);
-            if (KIND != PLAIN) z[p] = kr_silu_of(kr_unpack_raw16<T, WHOLE>(row.z[p], kr_dtype_of<T>()), k.fast);
+            if (KIND != PLAIN) z[p] = kr_silu_of(kr_unpack_raw16<T, WHOLE>(row.z[p], k.z_dtype), k.fast);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 u[p].v[i] = gated<KIND>(u[p].v[i], z[p].v[i]);
@@ -131,7 +131,8 @@ static __global__ void __launch_bounds__(THREADS) norm_long_kernel(const norm_jo
     T squares = 0;
     for (int64_t at = threadIdx.x * N; at < k.width; at += THREADS * N) {
         kr_vec16<T> u = kr_load_vec16_as<T>(k.x, first_x + at, k.x_dtype, k.width - at, aligned), z;
-        if (KIND == GATE_FIRST) z = kr_silu_of(kr_load_vec16(k.z + first_z + at, k.width - at, aligned), k.fast);
+        if (KIND == GATE_FIRST)
+            z = kr_silu_of(kr_load_vec16_as<T>(k.z, first_z + at, k.z_dtype, k.width - at, aligned), k.fast);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             u.v[i] = gated<KIND>(u.v[i], z.v[i]);
@@ -143,7 +144,8 @@ static __global__ void __launch_bounds__(THREADS) norm_long_kernel(const norm_jo
     if (threadIdx.x == 0) k.q[blockIdx.x] = q;
     for (int64_t at = threadIdx.x * N; at < k.width; at += THREADS * N) {
         kr_vec16<T> u = kr_load_vec16_as<T>(k.x, first_x + at, k.x_dtype, k.width - at, aligned), z;
-        if (KIND != PLAIN) z = kr_silu_of(kr_load_vec16(k.z + first_z + at, k.width - at, aligned), k.fast);
+        if (KIND != PLAIN)
+            z = kr_silu_of(kr_load_vec16_as<T>(k.z, first_z + at, k.z_dtype, k.width - at, aligned), k.fast);
         const kr_vec16<T> gain = load_gain(k.gain ? k.gain + channel + at : NULL, k.width - at, aligned);
 #pragma unroll
         for (int i = 0; i < N; i++) u.v[i] = normed<KIND>(gated<KIND>(u.v[i], z.v[i]), q, gain.v[i], z.v[i]);
@@ -155,7 +157,7 @@ template <typename T> static void walk_with(norm_job<T> *k, int64_t walkers)
 {
     k->walkers = walkers;
     k->x_step = walkers * (k->ni + k->x_padding) * kr_element_bytes<T>(k->x_dtype);
-    k->z_step = walkers * (k->ni + k->z_padding) * (int64_t)sizeof(T);
+    k->z_step = walkers * (k->ni + k->z_padding) * kr_element_bytes<T>(k->z_dtype);
     k->y_step = walkers * k->ni * kr_element_bytes<T>(k->y_dtype);
 }
 
@@ -182,7 +184,7 @@ template <typename T> static void norm_run(const kr_norm_args *a)
     norm_job<T> k = {};
     k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng;
     k.x_padding = a->x.row - a->ni, k.z_padding = a->z.data ? a->z.row - a->ni : 0;
-    k.x = a->x.data, k.z = (const T *)a->z.data, k.gain = (const T *)a->gain, k.x_dtype = a->x.dtype;
+    k.x = a->x.data, k.x_dtype = a->x.dtype, k.z = a->z.data, k.z_dtype = a->z.dtype, k.gain = (const T *)a->gain;
     k.y = a->y.data, k.y_dtype = a->y.dtype, k.q = (T *)a->q, k.eps = (T)a->eps, k.fast = kr_is_fast<T>(&a->exec);
     k.per_width = (T)(1 / (double)k.width);
     const bool whole = kr_is_aligned16(k.x) && kr_is_aligned16(k.z) && kr_is_aligned16(k.gain) &&

@@ -110,6 +110,20 @@ KR_API const kr_backend_host *kr_backend_services(void);
  * Thread safety: threads may register backends at the same time, each with its own context. */
 KR_API kr_status kr_backend_register(kr_ctx *ctx, const kr_backend_info *info);
 
+/* Loads a device that was built apart from the library, as a plug-in: "cuda" of libkrait_cuda.so (KR_CUDA_PLUGIN of the build).
+ * From then on kr_ctx_options.device can name it, and kr_info_text lists it, until the process ends. A path without '/' is
+ * looked for as the system looks for libraries. Loading the same file again has no effect. Library and plug-in must come from
+ * one version of the sources; unlike a backend, a plug-in shares structs with the library that no public header has.
+ *
+ * A library that was built without CUDA loads libkrait_cuda.so by itself when a context asks for "cuda", or when devices are
+ * listed: the file that KR_CUDA_PLUGIN of the environment names, else where the system looks for libraries.
+ *
+ * Errors: of ctx. KR_ERR_ARG: path is NULL or empty. KR_ERR_IO: the file cannot be loaded. KR_ERR_FORMAT: it is no plug-in.
+ * KR_ERR_UNSUPPORTED: it is of another version, or more than 8 plug-ins. KR_ERR_STATE: the library itself or another file
+ * has the device.
+ * Thread safety: threads may load plug-ins at the same time, each with its own context. */
+KR_API kr_status kr_device_load(kr_ctx *ctx, const char *path);
+
 /* Kernels that the device of a context lacks run on the CPU: operands are downloaded, results uploaded. */
 typedef struct kr_backend_stats {
     int n_backends;          /* backends that replaced kernels or added the device */

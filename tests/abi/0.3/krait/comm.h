@@ -56,8 +56,7 @@ typedef struct kr_comm_options {
 
 /* Meets the other ranks. NULL options: defaults. NULL after an error, such as a rank that does not come within the
  * time-out, or ranks with another version of Krait. Engine "mpi": one communicator for each process, which initialises
- * and finalises MPI unless the program has done that; kr_comm_split makes more. While this function and kr_comm_destroy
- * wait, the communicator's thread calls the context's allocator.
+ * and finalises MPI unless the program has done that; kr_comm_split makes more.
  *
  * The caller destroys the communicator before the context, and before or after those that were split from it.
  * Destroying is not collective. Calls that are posted and have not ended are cancelled; the other ranks then get an
