@@ -32,7 +32,7 @@ typedef struct kr_block_input {
     kr_ssd_path path;        /* of no meaning to Mamba-1 */
     bool in_place;           /* unrecorded: the cache's own state may be overwritten by the new one */
     /* Not NULL: x is a piece of rows, and the block finds the state before it by a scan over the pieces; the cache, one for each
-     * row, is that before the first piece. Only for kinds with scans_pieces, which then do the resets themselves. */
+     * row, is that before the first piece. Only where scans_pieces; the block then does the resets itself. */
     struct kr_seq_parallel *seq;
     kr_tensor *reset_bs;
 } kr_block_input;
@@ -59,7 +59,7 @@ typedef struct kr_block_kind {
     kr_block_calls calls;
     const struct kr_registered_kind *registered; /* NULL: a family of the library (nn/block_kinds.h) */
     bool has_varying_steps;                      /* a device cannot capture a step and replay it */
-    bool scans_pieces;                           /* forward takes input.seq */
+    bool (*scans_pieces)(const void *block);     /* forward takes input.seq; NULL: it does not */
     int ncache;
     const char *cache_names[KR_CACHE_TENSORS];
 

@@ -378,9 +378,14 @@ static void skip_layer(passage *p)
 }
 
 /* A scan exchanges inside the layers, also where they are recomputed: all ranks recompute the same ones. */
+static bool blocks_scan(const kr_layers *s)
+{
+    return s->kind->scans_pieces && s->kind->scans_pieces(s->layers[0].block);
+}
+
 static bool can_scan(const kr_layers *s)
 {
-    return s->kind->scans_pieces && s->config.recompute != KR_RECOMPUTE_BUDGET;
+    return blocks_scan(s) && s->config.recompute != KR_RECOMPUTE_BUDGET;
 }
 
 /* Do the layers find the state before the piece by a scan? One rank that has all pieces has it already. */
@@ -393,8 +398,8 @@ static bool scans(const kr_layers *s, const kr_seq_parallel *seq)
 
 static bool check_scan(kr_tape *tape, const char *op, const kr_layers *s)
 {
-    return kr_require(tape->ctx, s->kind->scans_pieces, KR_ERR_UNSUPPORTED,
-                      "%s: seq_parallel has the mode scan, which %s blocks do not have; use KR_SEQ_EXACT", op,
+    return kr_require(tape->ctx, blocks_scan(s), KR_ERR_UNSUPPORTED,
+                      "%s: seq_parallel has the mode scan, which these %s blocks do not have; use KR_SEQ_EXACT", op,
                       s->kind->name) &&
            kr_require(tape->ctx, can_scan(s), KR_ERR_UNSUPPORTED,
                       "%s: seq_parallel has the mode scan, in which all ranks must recompute the same layers, but "

@@ -161,7 +161,7 @@ static const void *config_of(const void *block)
 
 const kr_block_kind kr_mamba1_kind = { .family = KR_FAMILY_MAMBA1,
                                        .name = "mamba1",
-                                       .scans_pieces = true,
+                                       .scans_pieces = kr_piece_is_scanned,
                                        .calls = KR_BLOCK_CALLS("mamba1"),
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },

@@ -214,7 +214,7 @@ static const void *config_of(const void *block)
 
 const kr_block_kind kr_mamba2_kind = { .family = KR_FAMILY_MAMBA2,
                                        .name = "mamba2",
-                                       .scans_pieces = true,
+                                       .scans_pieces = kr_piece_is_scanned,
                                        .calls = KR_BLOCK_CALLS("mamba2"),
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },

@@ -12,6 +12,9 @@ typedef struct kr_piece {
     kr_reset_plan resets;
 } kr_piece;
 
+/* scans_pieces of kinds whose blocks all do. */
+bool kr_piece_is_scanned(const void *block);
+
 /* kr_block_begin, and the sequences of a piece with resets. */
 bool kr_piece_begin(kr_tape *tape, const kr_block_kind *kind, const void *block, const kr_block_input *input,
                     kr_piece *piece, kr_dims *d);

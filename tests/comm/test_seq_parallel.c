@@ -23,7 +23,7 @@ typedef struct seq_case {
     int64_t cuts[PIECES_MOST + 1];
     int64_t resets[4]; /* of row 1; 0: no more */
     bool is_packed;    /* the same as starts of sequences */
-    bool is_recomputed, has_state, has_init, is_off_grid;
+    bool is_recomputed, has_state, has_init, is_off_grid, has_quaternions;
     int64_t n_streams, horizon;
     kr_mamba3_pathway pathway;
     kr_seq_mode mode; /* of ranks */
@@ -32,7 +32,7 @@ typedef struct seq_case {
 /* By ranks. */
 static bool is_scanned(const seq_case *c)
 {
-    return c->mode == KR_SEQ_SCAN || (c->mode == KR_SEQ_AUTO && c->pieces > 4 && c->family != KR_FAMILY_MAMBA3);
+    return c->mode == KR_SEQ_SCAN || (c->mode == KR_SEQ_AUTO && c->pieces > 4 && !c->has_quaternions);
 }
 
 typedef struct values {
@@ -66,6 +66,7 @@ static kr_layers *stack_of(kr_ctx *ctx, const seq_case *c)
     mamba1.has_learnable_init_state = mamba2.has_learnable_init_state = c->has_init;
     mamba3.has_learnable_init_state = c->has_init;
     mamba3.pathway = c->pathway;
+    if (c->has_quaternions) mamba3.rotation = KR_ROTATION_QUATERNION;
     kr_layers_config_init(&config);
     config.block = c->family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&mamba1)
                    : c->family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&mamba2)
@@ -387,8 +388,8 @@ TEST(seq_parallel_scan)
         &(seq_case){ "scan by default, 5 pieces", MAMBA2, .ns = 70, .pieces = 5, .cuts = { 0, 10, 30, 42, 60, 70 } });
     check_case(&(seq_case){ "exact, 5 pieces", MAMBA2, .mode = KR_SEQ_EXACT, .ns = 70, .pieces = 5,
                             .cuts = { 0, 16, 32, 48, 64, 70 } });
-    check_case(
-        &(seq_case){ "exact by default, 5 pieces", MAMBA3, .ns = 70, .pieces = 5, .cuts = { 0, 16, 32, 48, 64, 70 } });
+    check_case(&(seq_case){ "exact by default, 5 pieces", MAMBA3, .ns = 70, .pieces = 5,
+                            .cuts = { 0, 16, 32, 48, 64, 70 }, .has_quaternions = true });
     check_case(&(seq_case){ "scan, resets", MAMBA2, SCAN, .dtype = KR_DTYPE_F64, .ns = 80, .pieces = 4,
                             .cuts = { 0, 20, 41, 64, 80 }, .resets = { 5, 41, 50, 60 } });
     check_case(&(seq_case){ "scan, packed, learned state", MAMBA2, SCAN, .ns = 80, .pieces = 2, .cuts = { 0, 37, 80 },
@@ -406,6 +407,22 @@ TEST(seq_parallel_scan_mamba1)
                             .pieces = 3, .cuts = { 0, 11, 30, 40 }, .has_state = true, .is_recomputed = true });
     check_case(&(seq_case){ "mamba1, scan, resets", MAMBA1, SCAN, .dtype = KR_DTYPE_F64, .ns = 40, .pieces = 4,
                             .cuts = { 0, 8, 17, 30, 40 }, .resets = { 5, 17, 20, 35 }, .has_init = true });
+}
+
+TEST(seq_parallel_scan_mamba3)
+{
+    check_case(&(seq_case){ "mamba3, scan, 2 pieces", MAMBA3, SCAN, .ns = 70, .pieces = 2, .cuts = { 0, 33, 70 } });
+    check_case(&(seq_case){ "mamba3, scan, bf16", MAMBA3, SCAN, .dtype = KR_DTYPE_BF16, .ns = 64, .pieces = 2,
+                            .cuts = { 0, 32, 64 } });
+    check_case(&(seq_case){ "mamba3, scan, double, learned state", MAMBA3, SCAN, .dtype = KR_DTYPE_F64, .ns = 60,
+                            .pieces = 4, .cuts = { 0, 1, 17, 40, 60 }, .has_init = true,
+                            .pathway = KR_MAMBA3_PATHWAY_DOUBLE });
+    check_case(&(seq_case){ "mamba3, scan, state, recomputed", MAMBA3, SCAN, .dtype = KR_DTYPE_F64, .ns = 60,
+                            .pieces = 3, .cuts = { 0, 21, 40, 60 }, .has_state = true, .is_recomputed = true });
+    check_case(&(seq_case){ "mamba3, scan, resets", MAMBA3, SCAN, .dtype = KR_DTYPE_F64, .ns = 60, .pieces = 4,
+                            .cuts = { 0, 12, 27, 45, 60 }, .resets = { 5, 27, 30, 52 }, .has_init = true });
+    check_case(&(seq_case){ "mamba3, exact, quaternions", MAMBA3, .ns = 64, .pieces = 2, .cuts = { 0, 32, 64 },
+                            .has_quaternions = true });
 }
 
 /* ---- differences ---- */
@@ -463,6 +480,7 @@ TEST(seq_parallel_differences)
         { "differences, mamba2", MAMBA2, .dtype = KR_DTYPE_F64, .pieces = 2, .cuts = { 0, 16, 28 } },
         { "differences, mamba3", MAMBA3, .dtype = KR_DTYPE_F64, .pieces = 2, .cuts = { 0, 16, 28 } },
         { "differences, scan", MAMBA2, SCAN, .dtype = KR_DTYPE_F64, .pieces = 3, .cuts = { 0, 10, 17, 28 } },
+        { "differences, mamba3, scan", MAMBA3, SCAN, .dtype = KR_DTYPE_F64, .pieces = 2, .cuts = { 0, 9, 20 } },
         { "differences, mamba1, scan", MAMBA1, SCAN, .dtype = KR_DTYPE_F64, .pieces = 2, .cuts = { 0, 9, 20 } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -603,8 +621,8 @@ TEST(seq_parallel_errors_of_ranks)
         { { "short piece", MAMBA2, SCAN, .ns = 20, .pieces = 2, .cuts = { 0, 2, 20 } },
           "halo: x [2, 2, 80] has 2 tokens, but the next piece needs the last 3; make piece 0 longer",
           "halo: x" },
-        { { "family", MAMBA3, SCAN, .ns = 32, .pieces = 2, .cuts = { 0, 16, 32 } },
-          "layers.forward: seq_parallel has the mode scan, which mamba3 blocks do not have; use KR_SEQ_EXACT",
+        { { "family", MAMBA3, SCAN, .ns = 32, .pieces = 2, .cuts = { 0, 16, 32 }, .has_quaternions = true },
+          "layers.forward: seq_parallel has the mode scan, which these mamba3 blocks do not have; use KR_SEQ_EXACT",
           "" },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) run_ranks(2, NULL, run_wrong, (void *)(uintptr_t)&all[i]);
