@@ -31,9 +31,10 @@ typedef struct kr_seq_parallel kr_seq_parallel;
  * EXACT: it begins from the final state of the layer on the rank before; while that rank computes the next layer, this one
  * computes this layer. On the CPU outputs and states have the same bits as without pieces if the cuts are multiples of
  * kr_layers_grid.
- * SCAN: all ranks sum up what their tokens add to the state, at once; a scan over these sums (kr_state_scan) gives the states
- * before the pieces, and then all compute the layer. Outputs differ from those of whole rows by rounding. Mamba-2 only, with
- * a communicator; one rank that computes all pieces has the state already, and computes as in EXACT.
+ * SCAN: all ranks compute what their tokens add to the state, at once; a scan over these (kr_state_scan) gives the states
+ * before the pieces, and then all compute the layer. Outputs differ from those of whole rows by rounding. Blocks of the library
+ * but for Mamba-3 with quaternions, with a communicator; one rank that computes all pieces has the state already, and computes
+ * as in EXACT.
  * AUTO: EXACT for up to 4 pieces; SCAN for more, where it is possible. */
 typedef enum kr_seq_mode { KR_SEQ_AUTO = 0, KR_SEQ_EXACT = 1, KR_SEQ_SCAN = 2 } kr_seq_mode;
 
