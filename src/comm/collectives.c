@@ -1,8 +1,9 @@
 /* collectives.c - calls of communicators, made of moves between ranks, by the thread of the world.
  *
  * Each call first exchanges headers that say what is called. Sums go in rounds: of the shares of every owner a window
- * is sent to the owner, which adds what the ranks have sent in order (sum_order.c). A sum for all then gathers the
- * windows. What is added does not depend on windows, so the bits depend on neither their size nor the shares.
+ * is sent to the owner, which adds what the ranks have sent in order (sum_order.c); on several hosts in two levels. A
+ * sum for all then gathers the windows. What is added does not depend on windows, so the bits depend on neither their
+ * size nor the shares.
  */
 #include "comm/comm_impl.h"
 
@@ -277,6 +278,43 @@ typedef struct share_call {
     window *windows; /* [ranks] */
 } share_call;
 
+static int64_t count_of(const window *w)
+{
+    int64_t n = 0;
+    for (int f = 0; f < w->nfragments; f++) n += w->fragments[f].count;
+    return n;
+}
+
+/* The sum of the slots becomes this rank's window. */
+static void sum_window(const share_call *c, void *const *slots, int nslots)
+{
+    const kr_comm *comm = c->job->comm;
+    const window *mine = &c->windows[comm->rank];
+    const char *sum = slots[0];
+    kr_sum_slots(c->job->call.dtype, slots, nslots, count_of(mine));
+    for (int f = 0; f < mine->nfragments; f++) {
+        const size_t bytes = (size_t)mine->fragments[f].count * c->element;
+        memcpy(c->to + (size_t)(mine->fragments[f].first - c->shift) * c->element, sum, bytes);
+        sum += bytes;
+    }
+}
+
+static void send_window(const share_call *c, int to, const char *array, const window *w)
+{
+    kr_comm *comm = c->job->comm;
+    for (int f = 0; f < w->nfragments; f++)
+        add_send(comm->world, comm->members[to], array + (size_t)w->fragments[f].first * c->element,
+                 (size_t)w->fragments[f].count * c->element);
+}
+
+static void recv_window(const share_call *c, int from, char *array, const window *w)
+{
+    kr_comm *comm = c->job->comm;
+    for (int f = 0; f < w->nfragments; f++)
+        add_recv(comm->world, comm->members[from], array + (size_t)w->fragments[f].first * c->element,
+                 (size_t)w->fragments[f].count * c->element);
+}
+
 /* Sends the windows of `from` to their owners; slot q <- rank q's part of this rank's window. */
 static kr_status scatter_windows(const share_call *c)
 {
@@ -286,10 +324,7 @@ static kr_status scatter_windows(const share_call *c)
     clear_moves(world);
     for (int i = 0; i < comm->ranks; i++) {
         char *slot = world->slots[i];
-        const window *w = &c->windows[i];
-        for (int f = 0; i != comm->rank && f < w->nfragments; f++)
-            add_send(world, comm->members[i], c->from + (size_t)w->fragments[f].first * c->element,
-                     (size_t)w->fragments[f].count * c->element);
+        if (i != comm->rank) send_window(c, i, c->from, &c->windows[i]);
         for (int f = 0; f < mine->nfragments; f++) {
             const size_t bytes = (size_t)mine->fragments[f].count * c->element;
             if (i == comm->rank) memcpy(slot, c->from + (size_t)mine->fragments[f].first * c->element, bytes);
@@ -300,38 +335,102 @@ static kr_status scatter_windows(const share_call *c)
     return make_moves(world, c->h);
 }
 
-/* The sum of the slots becomes this rank's window. */
-static void sum_window(const share_call *c)
-{
-    const kr_comm *comm = c->job->comm;
-    const window *mine = &c->windows[comm->rank];
-    const char *sum = comm->world->slots[0];
-    int64_t n = 0;
-    for (int f = 0; f < mine->nfragments; f++) n += mine->fragments[f].count;
-    kr_sum_slots(c->job->call.dtype, comm->world->slots, comm->ranks, n);
-    for (int f = 0; f < mine->nfragments; f++) {
-        const size_t bytes = (size_t)mine->fragments[f].count * c->element;
-        memcpy(c->to + (size_t)(mine->fragments[f].first - c->shift) * c->element, sum, bytes);
-        sum += bytes;
-    }
-}
-
 static kr_status gather_windows(const share_call *c)
 {
     const kr_comm *comm = c->job->comm;
-    kr_world *world = comm->world;
-    clear_moves(world);
+    clear_moves(comm->world);
     for (int i = 0; i < comm->ranks; i++) {
         if (i == comm->rank) continue;
-        const window *w = &c->windows[i], *mine = &c->windows[comm->rank];
-        for (int f = 0; f < mine->nfragments; f++)
-            add_send(world, comm->members[i], c->to + (size_t)mine->fragments[f].first * c->element,
-                     (size_t)mine->fragments[f].count * c->element);
-        for (int f = 0; f < w->nfragments; f++)
-            add_recv(world, comm->members[i], c->to + (size_t)w->fragments[f].first * c->element,
-                     (size_t)w->fragments[f].count * c->element);
+        send_window(c, i, c->to, &c->windows[comm->rank]);
+        recv_window(c, i, c->to, &c->windows[i]);
+    }
+    return make_moves(comm->world, c->h);
+}
+
+/* ---- two levels ----
+ *
+ * With G ranks on each of H hosts a rank stands for those with its local number on all hosts: it sums their windows over its
+ * host, then sends each of them its sum. A host thus sends the data once to the others, not G times. If G is a power of two
+ * these are the lower levels of the tree, and the bits are the same. */
+
+/* Slot h G + g <- the part of local rank g in the window of rank h G + l, l the local number of this rank; for all h, g. */
+static kr_status scatter_in_host(const share_call *c)
+{
+    const kr_comm *comm = c->job->comm;
+    kr_world *world = comm->world;
+    const int per_host = comm->per_host, local = comm->rank % per_host, base = comm->rank - local;
+    clear_moves(world);
+    for (int g = 0; g < per_host; g++) {
+        for (int first = 0; first < comm->ranks; first += per_host) {
+            const window *w = &c->windows[first + local];
+            char *slot = world->slots[first + g];
+            if (g != local) send_window(c, base + g, c->from, &c->windows[first + g]);
+            for (int f = 0; f < w->nfragments; f++) {
+                const size_t bytes = (size_t)w->fragments[f].count * c->element;
+                if (g == local) memcpy(slot, c->from + (size_t)w->fragments[f].first * c->element, bytes);
+                else add_recv(world, comm->members[base + g], slot, bytes);
+                slot += bytes;
+            }
+        }
     }
     return make_moves(world, c->h);
+}
+
+static kr_status sum_in_two_levels(const share_call *c)
+{
+    const kr_comm *comm = c->job->comm;
+    kr_world *world = comm->world;
+    const int per_host = comm->per_host, local = comm->rank % per_host, hosts = comm->ranks / per_host;
+    void **sums = world->slots + comm->ranks; /* of the hosts, of this rank's window */
+    const size_t own_bytes = (size_t)count_of(&c->windows[comm->rank]) * c->element;
+    kr_status status = scatter_in_host(c);
+    if (status != KR_OK) return status;
+    clear_moves(world);
+    for (int host = 0; host < hosts; host++) {
+        const int other = host * per_host + local;
+        void **slots = world->slots + host * per_host;
+        const int64_t n = count_of(&c->windows[other]);
+        kr_sum_slots(c->job->call.dtype, slots, per_host, n);
+        sums[host] = other == comm->rank ? slots[0] : slots[1]; /* what has been added is not needed any more */
+        if (other == comm->rank) continue;
+        add_send(world, comm->members[other], slots[0], (size_t)n * c->element);
+        add_recv(world, comm->members[other], slots[1], own_bytes);
+    }
+    status = make_moves(world, c->h);
+    if (status == KR_OK) sum_window(c, sums, hosts);
+    return status;
+}
+
+/* Windows go to the ranks of the same local number on the other hosts, and from these to all of their host. */
+static kr_status gather_in_two_levels(const share_call *c)
+{
+    const kr_comm *comm = c->job->comm;
+    const int per_host = comm->per_host, local = comm->rank % per_host, base = comm->rank - local;
+    clear_moves(comm->world);
+    for (int other = local; other < comm->ranks; other += per_host) {
+        if (other == comm->rank) continue;
+        send_window(c, other, c->to, &c->windows[comm->rank]);
+        recv_window(c, other, c->to, &c->windows[other]);
+    }
+    const kr_status status = make_moves(comm->world, c->h);
+    if (status != KR_OK) return status;
+    clear_moves(comm->world);
+    for (int g = 0; g < per_host; g++) {
+        for (int first = 0; first < comm->ranks && g != local; first += per_host) {
+            send_window(c, base + g, c->to, &c->windows[first + local]);
+            recv_window(c, base + g, c->to, &c->windows[first + g]);
+        }
+    }
+    return make_moves(comm->world, c->h);
+}
+
+static kr_status sum_round(const share_call *c)
+{
+    const kr_comm *comm = c->job->comm;
+    if (comm->per_host) return sum_in_two_levels(c);
+    const kr_status status = scatter_windows(c);
+    if (status == KR_OK) sum_window(c, comm->world->slots, comm->ranks);
+    return status;
 }
 
 static kr_status run_shares(share_call *c, bool sums, bool gathers)
@@ -347,9 +446,8 @@ static kr_status run_shares(share_call *c, bool sums, bool gathers)
         }
         if (is_end) return KR_OK;
         kr_status status = KR_OK;
-        if (sums) status = scatter_windows(c);
-        if (status == KR_OK && sums) sum_window(c);
-        if (status == KR_OK && gathers) status = gather_windows(c);
+        if (sums) status = sum_round(c);
+        if (status == KR_OK && gathers) status = comm->per_host ? gather_in_two_levels(c) : gather_windows(c);
         if (status != KR_OK) return world->problem_status;
     }
 }

@@ -79,7 +79,7 @@ static bool alloc_of_thread(kr_world *world)
     return (world->moves.sends = kr_memory_alloc(memory, moves)) &&
            (world->moves.recvs = kr_memory_alloc(memory, moves)) &&
            (world->scratch = kr_memory_alloc(memory, world->scratch_bytes)) &&
-           (world->slots = kr_memory_alloc(memory, (size_t)world->ranks * sizeof(void *)));
+           (world->slots = kr_memory_alloc(memory, 2 * (size_t)world->ranks * sizeof(void *)));
 }
 
 static void release_world(kr_world *world)
@@ -88,7 +88,7 @@ static void release_world(kr_world *world)
     if (world->is_running) kr_world_close(world);
     kr_memory *memory = &world->ctx->memory;
     const size_t moves = (size_t)world->nmoves_most * sizeof(kr_move), ranks = (size_t)world->ranks;
-    if (world->slots) kr_memory_free(memory, world->slots, ranks * sizeof(void *));
+    if (world->slots) kr_memory_free(memory, world->slots, 2 * ranks * sizeof(void *));
     if (world->scratch) kr_memory_free(memory, world->scratch, world->scratch_bytes);
     if (world->moves.recvs) kr_memory_free(memory, world->moves.recvs, moves);
     if (world->moves.sends) kr_memory_free(memory, world->moves.sends, moves);
@@ -110,7 +110,27 @@ static kr_comm *comm_alloc(kr_world *world, int ranks)
     return comm;
 }
 
-/* Local ranks and the text, by the table of ranks. */
+int kr_ranks_per_host_of_tests;
+
+static bool is_same_host(const kr_comm *comm, int a, int b)
+{
+    const kr_rank_info *table = comm->world->table;
+    if (kr_ranks_per_host_of_tests) return a / kr_ranks_per_host_of_tests == b / kr_ranks_per_host_of_tests;
+    return table[comm->members[a]].machine == table[comm->members[b]].machine;
+}
+
+/* kr_comm.per_host: sums in hosts first are a part of the tree only for powers of two. */
+static int count_per_host(const kr_comm *comm)
+{
+    int n = 1;
+    while (n < comm->ranks && is_same_host(comm, 0, n)) n++;
+    if (n == 1 || (n & (n - 1)) != 0 || n == comm->ranks || comm->ranks % n != 0) return 0;
+    for (int i = 1; i < comm->ranks; i++)
+        if (is_same_host(comm, i - 1, i) != (i % n != 0) || (i % n == 0 && is_same_host(comm, 0, i))) return 0;
+    return n;
+}
+
+/* Local ranks, hosts and the text, by the table of ranks. */
 static void describe(kr_comm *comm)
 {
     const kr_world *world = comm->world;
@@ -124,6 +144,7 @@ static void describe(kr_comm *comm)
         comm->local_ranks++;
         sharing += other->cpus == own->cpus;
     }
+    comm->per_host = count_per_host(comm);
     if (sharing > 1) snprintf(share, sizeof share, " shared by %d ranks", sharing);
     snprintf(comm->text, sizeof comm->text, "%s: rank %d of %d, %d of %d on %s, %d CPU%s%s", world->engine->name,
              comm->rank, comm->ranks, comm->local_rank, comm->local_ranks, own->host, own->ncpus,

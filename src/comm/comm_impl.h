@@ -71,7 +71,7 @@ typedef struct kr_world {
     int nmoves_most;
     char *scratch; /* slots of sums, and headers */
     size_t scratch_bytes;
-    void **slots;
+    void **slots; /* [2 ranks] */
 } kr_world;
 
 struct kr_comm {
@@ -79,6 +79,7 @@ struct kr_comm {
     kr_world *world;
     int rank, ranks, local_rank, local_ranks;
     int *members; /* [ranks]: their ranks in the world */
+    int per_host; /* ranks of each host, a power of two, numbered host by host; 0: there is one host, or hosts differ */
     uint64_t id;
     int64_t nsplits, ncalls; /* ncalls: collective calls, of the thread */
     kr_ticket last_ticket;
@@ -86,6 +87,9 @@ struct kr_comm {
     size_t bytes;
     char text[256];
 };
+
+/* Not 0: communicators take so many ranks, in order, for those of one host. Test programs may set it before they create any. */
+extern int kr_ranks_per_host_of_tests;
 
 /* ---- comm_thread.c ---- */
 

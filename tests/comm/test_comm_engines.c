@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "tests/comm/rank_threads.h"
 
+#include "comm/comm_impl.h"
 #include "comm/sum_order.h"
 
 #include <unistd.h>
@@ -17,6 +18,8 @@ static void conform(rank_thread *r)
         .comm = r->comm, .seed = kr_test_seed(), .largest = *(const int64_t *)r->user, .report = report
     };
     RANK_CHECK(r->comm != NULL, "rank %d of %d: %s", r->rank, r->ranks, kr_ctx_message(r->ctx));
+    const int expected = kr_ranks_per_host_of_tests;
+    if (r->comm) RANK_CHECK(r->comm->per_host == expected, "%d ranks a host, not %d", r->comm->per_host, expected);
     if (r->comm) comm_conformance(&c);
 }
 
@@ -27,6 +30,18 @@ TEST(tcp_conforms)
         int64_t largest = kr_test_quick() || ranks == 4 ? 4099 : 700001;
         run_ranks(ranks, NULL, conform, &largest);
     }
+}
+
+/* Sums and gathers within hosts and then between them, with hosts that are made of a number of ranks. */
+TEST(two_levels_conform)
+{
+    static const int cases[][2] = { { 4, 2 }, { 6, 2 }, { 8, 2 }, { 8, 4 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t largest = i == 1 && !kr_test_quick() ? 300007 : 4099;
+        kr_ranks_per_host_of_tests = cases[i][1];
+        run_ranks(cases[i][0], NULL, conform, &largest);
+    }
+    kr_ranks_per_host_of_tests = 0;
 }
 
 TEST(eight_ranks_conform)
