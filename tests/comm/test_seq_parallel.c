@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "tests/comm/rank_threads.h"
 
+#include <krait/experimental/testing.h>
 #include <krait/krait.h>
 
 enum { NB = 2, ND = 32, PIECES_MOST = 5, RESULTS = 4 };
@@ -687,6 +688,50 @@ TEST(seq_parallel_errors)
     kr_state_destroy(state);
     kr_tape_destroy(tape);
     kr_seq_parallel_destroy(seq);
+    kr_layers_destroy(layers);
+    kr_ctx_destroy(ctx);
+}
+
+/* Both pieces on one rank, forward and back. */
+static void run_pair(kr_ctx *ctx, kr_layers *layers)
+{
+    const seq_case c = { "memory", MAMBA2, .pieces = 2 };
+    kr_seq_parallel *seq = kr_seq_parallel_create(ctx, NULL, 2, KR_SEQ_EXACT);
+    kr_tape *tape[2];
+    kr_tensor *loss[2] = { NULL };
+    for (int p = 0; p < 2; p++) {
+        kr_call call;
+        kr_call_init(&call);
+        call.seq_parallel = seq;
+        tape[p] = kr_tape_create(ctx, KR_TAPE_GRAD);
+        if (kr_seq_parallel_begin(seq, p) != KR_OK || kr_ctx_failed(ctx)) continue;
+        kr_tensor *x = kr_input(tape[p], numbers(tape[p], &c, 0, 16 * p, 16 * (p + 1)));
+        loss[p] = kr_sum(tape[p], kr_layers_forward(tape[p], layers, x, &call).y, KR_ALL_AXES, false);
+    }
+    for (int p = 1; p >= 0; p--)
+        if (!kr_ctx_failed(ctx)) (void)(kr_backward(tape[p], loss[p]) == KR_OK);
+    kr_tape_destroy(tape[0]);
+    kr_tape_destroy(tape[1]);
+    kr_seq_parallel_destroy(seq);
+}
+
+/* Each allocation fails once: an error, and nothing is lost or used twice. */
+TEST(seq_parallel_without_memory)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    const seq_case c = { "memory", MAMBA2, .pieces = 2 };
+    kr_layers *layers = stack_of(ctx, &c);
+    int64_t failures = 0;
+    for (bool has_failed = true; has_failed; failures += has_failed) {
+        kr_ctx_fail_allocation(ctx, (size_t)failures + 1);
+        run_pair(ctx, layers);
+        has_failed = kr_ctx_failed(ctx);
+        CHECK(!has_failed || kr_ctx_status(ctx) == KR_ERR_NOMEM, "allocation %lld: %s", (long long)failures + 1,
+              kr_ctx_message(ctx));
+        kr_ctx_fail_allocation(ctx, 0);
+        kr_ctx_clear(ctx);
+    }
+    CHECK(failures > 10, "only %lld allocations failed", (long long)failures);
     kr_layers_destroy(layers);
     kr_ctx_destroy(ctx);
 }
