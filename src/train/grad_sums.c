@@ -283,6 +283,20 @@ bool kr_grad_sums_finish_all(kr_grad_sums *g)
     return true;
 }
 
+bool kr_grad_sums_add(kr_grad_sums *g, const kr_grad_sums *other)
+{
+    for (int64_t i = 0; i < g->nrows; i++) g->rows[i].is_reached = g->rows[i].is_reached || other->rows[i].is_reached;
+    for (int64_t b = 0; b < g->nbuckets; b++) {
+        const kr_grad_bucket *bucket = &g->buckets[b];
+        kr_binary_args args = { .walk = { .rank = 1, .dims = { bucket->count }, .strides = { { 1 }, { 1 }, { 1 } } },
+                                .a = kr_grad_sums_bucket(g, bucket),
+                                .b = kr_grad_sums_bucket(other, bucket),
+                                .y = kr_grad_sums_bucket(g, bucket) };
+        if (!KR_RUN(g->ctx, add[kr_real_of(bucket->dtype)], &args)) return false;
+    }
+    return true;
+}
+
 void kr_grad_sums_end(kr_grad_sums *g, bool keep_grad)
 {
     for (int64_t i = 0; i < g->nrows; i++) {

@@ -76,6 +76,9 @@ void kr_grad_sums_close(kr_grad_sums *g);
 /* All buckets of a micro-batch, and its close. */
 bool kr_grad_sums_finish_all(kr_grad_sums *g);
 
+/* After the last micro-batch: g += other, a sum of other gradients of the same parameters. */
+bool kr_grad_sums_add(kr_grad_sums *g, const kr_grad_sums *other);
+
 /* After the last micro-batch: the gradients of the parameters are the sums; without keep_grad 16-bit ones, which the sums do
  * not use any more, are zeroed. */
 void kr_grad_sums_end(kr_grad_sums *g, bool keep_grad);

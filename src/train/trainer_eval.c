@@ -31,7 +31,7 @@ static bool run_batch(const evaluating *e, int64_t i)
     kr_random_return(t->ctx,
                      (kr_random_position){ e->random.seed, e->random.stream + (uint64_t)i * streams_per_batch });
     if (kr_loader_next(t->eval_tape, e->loader, &batch) != KR_OK) return false;
-    const kr_loss_out out = kr_trainer_loss(t, t->eval_tape, &batch, e->state, NULL);
+    const kr_loss_out out = kr_trainer_loss(t, t->eval_tape, &batch, e->state, NULL, NULL);
     if (!out.loss || (e->state && kr_state_copy(e->state, out.state) != KR_OK)) return false;
     e->results[i] = (kr_batch_result){ .scored = out.scores.scored,
                                        .right = out.scores.right,

@@ -40,6 +40,8 @@ static uint64_t hash_options(const kr_trainer *t)
     const kr_optimizer_options *o = &t->optimizer->options;
     const kr_loader_options *l = &t->loader->options;
     const int64_t numbers[] = { t->o.accumulate,
+                                t->pieces,
+                                t->o.sequence_mode,
                                 t->o.loss,
                                 t->o.loss_fn != NULL,
                                 t->o.steps,
@@ -142,7 +144,7 @@ bool kr_ranks_meet(kr_trainer *t, bool is_made)
 
 static size_t exchange_bytes(const kr_trainer *t)
 {
-    const size_t n = (size_t)(t->o.accumulate / t->ranks) * sizeof(kr_batch_result) + sizeof(double);
+    const size_t n = (size_t)(t->leaves / t->ranks) * sizeof(kr_batch_result) + sizeof(double);
     return (n + (size_t)t->sums.nrows + 1 + 7) / 8 * 8;
 }
 
@@ -242,7 +244,7 @@ static void end_sums(kr_trainer *t, kr_held_error *held)
 
 static bool exchange(kr_trainer *t, bool has_failed, bool *has_any_failed)
 {
-    const int64_t count = t->o.accumulate / t->ranks, first = kr_rank_first(t, t->rank, t->o.accumulate);
+    const int64_t count = t->leaves / t->ranks, first = kr_rank_first(t, t->rank, t->leaves);
     const size_t each = exchange_bytes(t), results = (size_t)count * sizeof(kr_batch_result);
     char *own = t->exchange, *all = own + each;
     memset(own, 0, each);
@@ -303,7 +305,10 @@ void kr_ranks_tell(kr_trainer *t, bool has_found)
 {
     const kr_held_error held = kr_hold_error(t->ctx);
     const bool is_found = kr_ranks_any(t, has_found);
-    if (kr_ctx_failed(t->ctx)) return; /* a rank has gone, or the connection to it */
+    if (kr_ctx_failed(t->ctx)) { /* a rank has gone, or the connection to it */
+        if (has_found) kr_return_error(t->ctx, &held);
+        return;
+    }
     if (has_found || !is_found) kr_return_error(t->ctx, &held);
     kr_comm_agree(t->comm);
 }

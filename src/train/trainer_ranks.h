@@ -40,6 +40,24 @@ static inline int64_t kr_rank_first(const kr_trainer *t, int rank, int64_t count
 
 void kr_ranks_free(kr_trainer *t);
 
+/* ---- pieces of rows (trainer_pieces.c) ---- */
+
+/* Can this run have rows in pieces? */
+bool kr_pieces_check(kr_trainer *t);
+
+/* Of several ranks collective. */
+bool kr_pieces_create(kr_trainer *t);
+void kr_pieces_destroy(kr_trainer *t);
+
+/* The piece of all tensors of a batch. */
+bool kr_pieces_cut(const kr_trainer *t, kr_tape *tape, kr_batch *batch, int piece);
+
+/* One rank that computes all pieces: before a step; losses and gradients of a micro-batch; the sum over the pieces; after it. */
+bool kr_pieces_begin(kr_trainer *t);
+bool kr_pieces_run_batch(kr_trainer *t, const kr_step_start *start, int64_t m);
+bool kr_pieces_add(kr_trainer *t);
+void kr_pieces_reset(kr_trainer *t);
+
 /* ---- carried states (trainer_carry.c); of several ranks ---- */
 
 /* Before a step: memory for it. */

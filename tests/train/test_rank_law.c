@@ -36,6 +36,8 @@ typedef struct rank_law {
     bool has_ema, is_recomputed, by_documents, keep_grad, carry;
     double clip_norm, dropout;
     int n_virtual;
+    int pieces;       /* of each row; 0: whole rows */
+    int64_t length;   /* 0: 11 */
     int64_t d_model;  /* 0: 48 */
     int64_t n_epochs; /* 0: the data repeat */
 } rank_law;
@@ -78,6 +80,7 @@ static kr_model *model_of(kr_ctx *ctx, const rank_law *law)
     config->layers->n_layers = 2;
     config->layers->n_virtual = law->n_virtual;
     if (law->is_recomputed) config->layers->recompute = KR_RECOMPUTE_ALL;
+    if (law->pieces) config->mamba2->path.chunk_len = config->mamba3->path.chunk_len = 16;
     config->network->vocab_size = 256;
     kr_model *model = kr_model_create(ctx, config);
     kr_model_config_destroy(config);
@@ -155,7 +158,7 @@ static kr_loader *loader_of(const kr_source *source, const rank_law *law, kr_dat
     kr_loader_options o;
     kr_loader_options_init(&o);
     o.batch = 2;
-    o.length = law->by_documents ? 0 : 11;
+    o.length = law->by_documents ? 0 : law->length ? law->length : 11;
     o.pack = !law->by_documents;
     o.seed = 5;
     o.carry = law->carry;
@@ -187,6 +190,7 @@ static kr_trainer *trainer_of(const rank_run *r, kr_ctx *ctx, kr_comm *comm, kr_
     options.validation = validation;
     options.dropout = law->dropout;
     options.comm = comm;
+    options.sequence_ranks = law->pieces;
     options.folder = r->has_folder ? r->run : NULL;
     options.keep_last = 0;
     return kr_trainer_create(ctx, model, loader, &options);
@@ -306,7 +310,9 @@ static void check_law(const rank_law *law)
     CHECK(one->own.step == STEPS || law->n_epochs > 0, "%s: %lld steps", law->name, (long long)one->own.step);
     CHECK(one->own.losses[one->own.step - 1] < one->own.losses[0], "%s: the loss goes from %g to %g", law->name,
           one->own.losses[0], one->own.losses[one->own.step - 1]);
-    for (int ranks = 2; ranks <= RANKS_MOST && ranks <= law->micro_batches; ranks *= 2) {
+    const int least = law->pieces ? law->pieces : 2;
+    const int64_t leaves = law->micro_batches * (law->pieces ? law->pieces : 1);
+    for (int ranks = least; ranks <= RANKS_MOST && ranks <= leaves; ranks *= 2) {
         rank_run list[RANKS_MOST];
         outcome parts = { .elements = 0 };
         run_ranks(law, ranks, list, &parts);
@@ -441,6 +447,56 @@ TEST(ranks_of_carried_states)
                            .micro_batches = 4,
                            .has_ema = true,
                            .carry = true });
+}
+
+/* Rows in pieces, on a grid of ranks by pieces and micro-batches; one rank computes the pieces in turn. */
+TEST(ranks_of_rows_in_pieces)
+{
+    check_law(&(rank_law){ .name = "mamba2, 2 pieces, ema",
+                           .family = KR_FAMILY_MAMBA2,
+                           .micro_batches = 4,
+                           .clip_norm = 1,
+                           .has_ema = true,
+                           .pieces = 2,
+                           .length = 45 });
+    check_law(&(rank_law){ .name = "mamba3, 4 pieces, one micro-batch, muon",
+                           .family = KR_FAMILY_MAMBA3,
+                           .kind = KR_OPTIMIZER_MUON,
+                           .micro_batches = 1,
+                           .pieces = 4,
+                           .length = 61 });
+    check_law(&(rank_law){ .name = "mamba1, 3 pieces",
+                           .family = KR_FAMILY_MAMBA1,
+                           .micro_batches = 2,
+                           .clip_norm = 1,
+                           .pieces = 3,
+                           .length = 20 });
+    check_law(&(rank_law){ .name = "mamba2, 2 pieces, bf16, recomputed, dropout",
+                           .family = KR_FAMILY_MAMBA2,
+                           .dtype = KR_DTYPE_BF16,
+                           .micro_batches = 2,
+                           .clip_norm = 1,
+                           .is_recomputed = true,
+                           .dropout = 0.1,
+                           .pieces = 2,
+                           .length = 32 });
+    check_law(&(rank_law){ .name = "mamba1, 2 pieces, documents",
+                           .family = KR_FAMILY_MAMBA1,
+                           .micro_batches = 2,
+                           .by_documents = true,
+                           .pieces = 2 });
+}
+
+TEST(ranks_of_carried_rows_in_pieces)
+{
+    const rank_law law = { .name = "mamba3, 2 pieces, carried",
+                           .family = KR_FAMILY_MAMBA3,
+                           .micro_batches = 1,
+                           .clip_norm = 1,
+                           .carry = true,
+                           .pieces = 2,
+                           .length = 32 };
+    check_law(&law);
 }
 
 /* ---- checkpoints ---- */

@@ -382,6 +382,12 @@ typedef struct kr_train_options {
      * of the optimizer's state, which is what kr_optimizer_snapshot of its optimizer has. Must outlive the trainer. See
      * docs/distributed.md. */
     kr_comm *comm;
+    /* 0, 1: rows are whole. P: each row is cut into P pieces at multiples of kr_network_grid, and P ranks compute one piece
+     * each (<krait/seq_parallel.h>): rows may then be P times as long. The ranks are a multiple of P, and rank r has piece
+     * r / (ranks / P); or one rank computes all pieces, with the same bits in KR_SEQ_EXACT. Evaluations have whole rows. An
+     * error of one rank during a step then ends the run of all. */
+    int sequence_ranks;
+    kr_seq_mode sequence_mode; /* KR_SEQ_AUTO */
 } kr_train_options;
 #define kr_train_options_init(options) KR_STRUCT_INIT(TRAIN_OPTIONS, kr_train_options, options)
 
