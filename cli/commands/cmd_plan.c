@@ -38,8 +38,8 @@ static const cli_option options[] = {
     { "", 0, NULL, CLI_HEADING, 0, NULL, 0, "What if: other trainers than krait train" },
     { "shard", 0, "none|optimizer|gradients", CLI_CHOICE, AT(shard), NULL, 0,
       "what a GPU holds a share of; ZeRO-1 is optimizer, ZeRO-2 gradients (default optimizer, and all as a table)" },
-    { "two-levels", 0, NULL, CLI_FLAG, AT(has_two_levels), NULL, 0,
-      "ordered sums inside a host and then between hosts, instead of directly between all GPUs" },
+    { "direct", 0, NULL, CLI_FLAG, AT(is_direct), NULL, 0,
+      "ordered sums directly between all GPUs, instead of inside a host and then between hosts" },
     { "gather-ahead", 0, NULL, CLI_FLAG, AT(gathers_ahead), NULL, 0,
       "gather new weights layer by layer while the next forward pass runs" },
     { "split-embedding", 0, NULL, CLI_FLAG, AT(splits_embedding), NULL, 0,
@@ -188,8 +188,8 @@ static bool fit_together(const plan_values *v)
                      (long long)v->length);
     else if (!isnan(v->rate) && v->device == PLAN_MEASURED)
         cli_complain("give one of the two", "plan: --rate and --device measured are two sources of one number");
-    else if (v->has_two_levels && v->reduce == 1)
-        cli_complain("give one of the two", "plan: --two-levels is for ordered sums, not for --reduce fast");
+    else if (v->is_direct && v->reduce == 1)
+        cli_complain("give one of the two", "plan: --direct is for ordered sums, not for --reduce fast");
     else if (!(v->link > 0) || v->rate <= 0)
         cli_complain(remedy, "plan: --%s is 0, but must be above 0", v->link > 0 ? "rate" : "link");
     else return true;
@@ -277,9 +277,11 @@ static bool take_options(const plan_values *v, kr_plan_options *o)
     o->micro_batches = v->micro_batches;
     o->bucket_bytes = (int64_t)bucket;
     o->reduce_dtype = v->reduce_dtype ? KR_DTYPE_BF16 : KR_DTYPE_F32;
-    o->exchange = v->reduce == 1      ? KR_PLAN_EXCHANGE_RINGS
-                  : v->has_two_levels ? KR_PLAN_EXCHANGE_HOSTS
-                                      : KR_PLAN_EXCHANGE_DIRECT;
+    /* communicators sum in two levels if the ranks of a host are a power of two */
+    const bool has_levels = !v->is_direct && (v->per_host & (v->per_host - 1)) == 0;
+    o->exchange = v->reduce == 1 ? KR_PLAN_EXCHANGE_RINGS
+                  : has_levels   ? KR_PLAN_EXCHANGE_HOSTS
+                                 : KR_PLAN_EXCHANGE_DIRECT;
     o->split_embedding = v->splits_embedding;
     o->gather_ahead = v->gathers_ahead;
     o->lookup_rows = v->distinct;

@@ -16,7 +16,7 @@ typedef struct plan_values {
     int64_t gpus, per_host, nics, tokens, length, micro_batches, distinct, steps;
     double link, latency, overhead, rate, jitter; /* rate, jitter: NaN if not given */
     int device, reduce, reduce_dtype, shard;
-    bool recompute, splits_embedding, gathers_ahead, has_two_levels, simulates, is_json;
+    bool recompute, splits_embedding, gathers_ahead, is_direct, simulates, is_json;
     cli_texts slow;
     uint64_t seed;
 } plan_values;

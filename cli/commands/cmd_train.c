@@ -147,9 +147,13 @@ static bool take_launch(train_setup *s, train_values *v)
                             v->accumulate, v->micro_batches);
     if (v->micro_batches) v->accumulate = v->micro_batches;
     if (s->launch.ranks == 1) return true;
-    if (v->accumulate % s->launch.ranks != 0)
+    if (s->launch.ranks % v->sequence_ranks != 0)
+        return train_refuse(s, "--sequence-ranks %d, but there are %d ranks; start a multiple of %d, or one",
+                            v->sequence_ranks, s->launch.ranks, v->sequence_ranks);
+    const int n = s->launch.ranks / v->sequence_ranks;
+    if (v->accumulate % n != 0)
         return train_refuse(s, "--micro-batches %" PRId64 " cannot be dealt to %d ranks; make it a multiple of %d",
-                            v->accumulate, s->launch.ranks, s->launch.ranks);
+                            v->accumulate, n, n);
     if (!v->machine.threads) v->machine.threads = s->launch.threads;
     if (v->machine.device && !strcmp(v->machine.device, "cuda")) {
         snprintf(device, sizeof device, "cuda:%d", s->launch.local_rank);

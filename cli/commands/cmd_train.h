@@ -35,7 +35,8 @@ typedef struct train_values {
 
     /* steps */
     int64_t steps, epochs, accumulate, micro_batches, warmup, decay_steps;
-    int reduce; /* kr_sum_order */
+    int reduce;                        /* kr_sum_order */
+    int sequence_ranks, sequence_mode; /* kr_seq_mode */
     double lr, min_lr, ema;
     int schedule, decay_shape;
 

@@ -37,11 +37,21 @@ bool train_newest(const char *folder, char *path)
 }
 
 /* Files of a run other than checkpoints and models. */
-static const char *const run_files[] = {
-    "train.json", "task.json",      "metrics.csv", "samples.txt",           "report.html",
-    "loss.svg",   "accuracy.svg",   "speed.svg",   "learning-rate.svg",     "gradient-norm.svg",
-    "best",       "tokenizer.json", "scales.json", "generation_config.json"
-};
+static const char *const run_files[] = { "train.json",
+                                         "task.json",
+                                         "metrics.csv",
+                                         "samples.txt",
+                                         "report.html",
+                                         "loss.svg",
+                                         "accuracy.svg",
+                                         "speed.svg",
+                                         "learning-rate.svg",
+                                         "gradient-norm.svg",
+                                         "best",
+                                         "tokenizer.json",
+                                         "scales.json",
+                                         "generation_config.json",
+                                         "ranks.csv" };
 enum { NRUN_FILES = sizeof run_files / sizeof *run_files };
 
 const char *train_run_file(const char *folder)

@@ -146,6 +146,11 @@ cli_option train_options[] = {
     HEADING("Ranks: krait launch, mpirun or srun"),
     { "reduce", 0, "ordered|fast", CLI_CHOICE, AT(reduce), "ordered", 0,
       "sums over ranks: in an order that makes results the same for any number of ranks, or the engine's own" },
+    { "sequence-ranks", 0, "P", CLI_INT, AT(sequence_ranks), "1", 1,
+      "cut each row into P pieces, for P ranks that pass states; one rank computes them in turn" },
+    { "sequence-mode", 0, "auto|exact|scan", CLI_CHOICE, AT(sequence_mode), "auto", 0,
+      "state before a piece: from the layer on the rank before, to the bit, or by a scan (auto: exact up to 4 "
+      "pieces)" },
 
     HEADING("Machine"),
     { "seed", 0, "N", CLI_U64 | CLI_FIXED, AT(seed), "1", 0, "random seed of weights and data order" },
@@ -289,6 +294,7 @@ static bool check_training(const train_setup *s)
            check_names(s, "no-nesterov,muon-ratio,muon-steps,muon-decay,muon-without", is_muon, where) &&
            check_names(s, "min-lr", !is_constant, "for --lr-schedule constant") &&
            check_names(s, "decay-steps,decay-shape", is_wsd, "without --lr-schedule wsd") &&
+           check_names(s, "sequence-mode", v->sequence_ranks > 1, "without --sequence-ranks") &&
            (!v->steps || !v->epochs || train_refuse(s, "--steps and --epochs exclude each other"));
 }
 
@@ -391,6 +397,8 @@ void train_fill(const train_setup *s, run_options *all)
     o->steps = s->steps;
     o->accumulate = v->accumulate;
     o->comm = s->comm;
+    o->sequence_ranks = v->sequence_ranks;
+    o->sequence_mode = (kr_seq_mode)v->sequence_mode;
     o->loss = s->loss;
     o->label_smoothing = v->label_smoothing;
     o->huber_delta = v->huber_delta;

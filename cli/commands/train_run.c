@@ -4,6 +4,7 @@
 #include "cli/report/report_html.h"
 #include "cli/commands/cmd_train.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@ typedef struct running {
     kr_trainer *trainer;
     cli_live live;
     cli_metrics metrics;
+    FILE *ranks; /* ranks.csv; NULL: one rank */
     double began;
     int64_t saved_step; /* step from which a later run would resume; -1: none */
     bool is_stopped;    /* by a signal */
@@ -58,12 +60,35 @@ static void show(running *r, const kr_train_progress *p)
                                    .is_due = p->is_evaluated || p->is_done });
 }
 
+/* ranks.csv: times of the steps of several ranks. A resumed run appends to it. */
+static bool open_ranks(running *r)
+{
+    char path[CLI_PATH_BYTES];
+    if (!r->s->comm) return true;
+    if (!cli_join(path, r->s->values->out, "ranks.csv")) return false;
+    const bool is_new = !cli_exists(path);
+    r->ranks = fopen(path, "ab");
+    if (!r->ranks) return cli_cannot("open", path, errno);
+    if (is_new)
+        fputs("step,ranks,compute_seconds,comm_seconds,exposed_seconds,slowest_rank,slowest_seconds\n", r->ranks);
+    return true;
+}
+
+static bool put_ranks(const running *r, int64_t step)
+{
+    if (!r->ranks) return true;
+    const kr_train_ranks s = kr_trainer_ranks_of(r->trainer);
+    fprintf(r->ranks, "%" PRId64 ",%d,%.6g,%.6g,%.6g,%d,%.6g\n", step, s.ranks, s.compute_seconds, s.comm_seconds,
+            s.exposed_seconds, s.slowest_rank, s.slowest_seconds);
+    return (!fflush(r->ranks) && !ferror(r->ranks)) || cli_cannot("write", "ranks.csv", errno);
+}
+
 /* Metrics and progress are rank 0's. */
 static void report_step(running *r, const kr_train_progress *p)
 {
     const cli_metrics_row row = row_of(r, p);
     show(r, p);
-    if (!cli_metrics_put(&r->metrics, &row)) r->has_failed = true;
+    if (!cli_metrics_put(&r->metrics, &row) || !put_ranks(r, p->step)) r->has_failed = true;
 }
 
 static bool on_step(void *user, kr_trainer *trainer, const kr_train_progress *p)
@@ -146,7 +171,7 @@ static bool begin(running *r)
     r->saved_step = p.step > 0 ? p.step : -1;
     if (!train_is_first(s)) return catch_up(r) && !cli_failed(s->ctx);
     if (!cli_join(path, v->out, "train.json") || !cli_json_write(s->command, v, s->given, path) ||
-        !cli_metrics_open(&r->metrics, v->out, p.step > 0 ? p.step : CLI_METRICS_NEW, 0, NULL))
+        !cli_metrics_open(&r->metrics, v->out, p.step > 0 ? p.step : CLI_METRICS_NEW, 0, NULL) || !open_ranks(r))
         return false;
     if (!v->is_quiet) {
         cli_live_say(&r->live, "%s", train_model_text(s, &r->live, text, sizeof text));
@@ -270,6 +295,7 @@ int train_run(train_setup *s)
             status = train(&r);
     }
     cli_metrics_close(&r.metrics);
+    if (r.ranks) fclose(r.ranks);
     kr_trainer_destroy(r.trainer);
     return status;
 }

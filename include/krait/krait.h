@@ -25,6 +25,7 @@
 #include <krait/ops.h>
 #include <krait/params.h>
 #include <krait/raw.h>
+#include <krait/seq_parallel.h>
 #include <krait/ssd.h>
 #include <krait/tape.h>
 #include <krait/tensor.h>

@@ -241,21 +241,29 @@ kr_block_result kr_block_run_step(kr_tape *tape, const kr_block_kind *kind, cons
  * it begins with a reset; the others begin from the initial cache; the row's new cache is its last sequence's.
  */
 
-/* For each sequence the row of [cache; initial] that it begins from (initial is row nb); for each row its last sequence. */
-static bool plan_resets(kr_tape *tape, const char *op, kr_tensor *reset_bs, int64_t nb, const kr_sequences *sequences,
-                        int64_t **from, int64_t **last)
+bool kr_block_plan_resets(kr_tape *tape, const char *op, kr_tensor *reset_bs, int64_t nb, int64_t ns,
+                          kr_reset_plan *plan)
 {
-    *from = kr_arena_alloc(&tape->heads, (size_t)sequences->count * sizeof **from);
-    *last = kr_arena_alloc(&tape->heads, (size_t)nb * sizeof **last);
-    if (!*from || !*last) return kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory for a plan of resets", op);
-    for (int64_t q = 0; q < sequences->count; q++) {
-        const int64_t row = sequences->list[q].row;
+    kr_sequences sequences;
+    if (!kr_sequences_from(tape, op, reset_bs, nb, ns, &sequences)) return false;
+    *plan = (kr_reset_plan){ .nb = nb, .count = sequences.count };
+    plan->from = kr_arena_alloc(&tape->heads, (size_t)sequences.count * sizeof *plan->from);
+    plan->last = kr_arena_alloc(&tape->heads, (size_t)nb * sizeof *plan->last);
+    if (!plan->from || !plan->last) return kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory for a plan of resets", op);
+    for (int64_t q = 0; q < sequences.count; q++) {
+        const int64_t row = sequences.list[q].row;
         const int64_t at[2] = { row, 0 };
-        const bool continues = sequences->list[q].start == 0 && kr_tensor_at(reset_bs, at) == 0;
-        (*from)[q] = continues ? row : nb;
-        (*last)[row] = q;
+        const bool continues = sequences.list[q].start == 0 && kr_tensor_at(reset_bs, at) == 0;
+        plan->from[q] = continues ? row : nb;
+        plan->last[row] = q;
     }
     return true;
+}
+
+kr_tensor *kr_block_begin_sequences(kr_tape *tape, const kr_reset_plan *plan, kr_tensor *rows, kr_tensor *initial)
+{
+    kr_tensor *both[2] = { kr_cast(tape, rows, kr_tensor_dtype(initial)), initial };
+    return kr_select_rows(tape, kr_concat(tape, 0, 2, both), plan->count, plan->from);
 }
 
 kr_block_result kr_block_run_reset(kr_tape *tape, const kr_block_kind *kind, const void *block,
@@ -264,15 +272,13 @@ kr_block_result kr_block_run_reset(kr_tape *tape, const kr_block_kind *kind, con
     const kr_block_result none = { .y_bsd = NULL };
     const char *op = input->op;
     kr_dims d;
-    kr_sequences sequences;
-    int64_t *from, *last;
+    kr_reset_plan plan;
     if (!exists(tape, op, block) || !kr_bind(tape, op, &d, "x:bsd reset:bs", input->x_bsd, reset_bs) ||
         !kr_require(tape->ctx, reset_bs->dtype == KR_DTYPE_I32 || reset_bs->dtype == KR_DTYPE_I64, KR_ERR_DTYPE,
                     "%s: reset %s is %s, but must be i32 or i64", op, KR_TEXT_OF(reset_bs),
                     kr_dtype_name(reset_bs->dtype)) ||
-        !kr_sequences_from(tape, op, reset_bs, d.b, d.s, &sequences) ||
         (input->cache && !kr_cache_check(tape, op, kind, block, input->cache, d.b, "one for each row")) ||
-        !plan_resets(tape, op, reset_bs, d.b, &sequences, &from, &last))
+        !kr_block_plan_resets(tape, op, reset_bs, d.b, d.s, &plan))
         return none;
     kr_block_input packed = *input;
     kr_cache begin;
@@ -280,15 +286,13 @@ kr_block_result kr_block_run_reset(kr_tape *tape, const kr_block_kind *kind, con
     if (input->cache) {
         begin = *input->cache;
         const kr_cache initial = kind->initial_cache(tape, block, 1);
-        for (int i = 0; i < kind->ncache; i++) {
-            const kr_dtype type = kr_tensor_dtype(initial.tensors[i]);
-            kr_tensor *both[2] = { kr_cast(tape, begin.tensors[i], type), initial.tensors[i] };
-            begin.tensors[i] = kr_select_rows(tape, kr_concat(tape, 0, 2, both), sequences.count, from);
-        }
+        for (int i = 0; i < kind->ncache; i++)
+            begin.tensors[i] = kr_block_begin_sequences(tape, &plan, begin.tensors[i], initial.tensors[i]);
         packed.cache = &begin;
     }
     kr_block_result out = kind->forward(tape, block, &packed);
-    for (int i = 0; i < kind->ncache; i++) out.cache.tensors[i] = kr_select_rows(tape, out.cache.tensors[i], d.b, last);
+    for (int i = 0; i < kind->ncache; i++)
+        out.cache.tensors[i] = kr_select_rows(tape, out.cache.tensors[i], d.b, plan.last);
     return kr_ctx_failed(tape->ctx) ? none : out;
 }
 

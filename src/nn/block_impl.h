@@ -31,6 +31,10 @@ typedef struct kr_block_input {
     kr_tensor *mask_bs1;     /* 1, or 0 where a token is padding: multiplies x and the convolution's output; NULL: 1 */
     kr_ssd_path path;        /* of no meaning to Mamba-1 */
     bool in_place;           /* unrecorded: the cache's own state may be overwritten by the new one */
+    /* Not NULL: x is a piece of rows, and the block finds the state before it by a scan over the pieces; the cache, one for each
+     * row, is that before the first piece. Only where scans_pieces; the block then does the resets itself. */
+    struct kr_seq_parallel *seq;
+    kr_tensor *reset_bs;
 } kr_block_input;
 
 typedef struct kr_block_result {
@@ -55,6 +59,7 @@ typedef struct kr_block_kind {
     kr_block_calls calls;
     const struct kr_registered_kind *registered; /* NULL: a family of the library (nn/block_kinds.h) */
     bool has_varying_steps;                      /* a device cannot capture a step and replay it */
+    bool (*scans_pieces)(const void *block);     /* forward takes input.seq; NULL: it does not */
     int ncache;
     const char *cache_names[KR_CACHE_TENSORS];
 
@@ -124,6 +129,18 @@ bool kr_cache_check(kr_tape *tape, const char *op, const kr_block_kind *kind, co
 /* x [b d] as one token through forward. */
 kr_block_result kr_block_run_step(kr_tape *tape, const kr_block_kind *kind, const void *block, const char *op,
                                   kr_tensor *x_bd, const kr_cache *cache);
+
+/* The sequences of rows with resets: for each the row of [caches; initial] that it begins from, where initial is row nb; for
+ * each row its last sequence. */
+typedef struct kr_reset_plan {
+    int64_t nb, count;
+    int64_t *from, *last;
+} kr_reset_plan;
+bool kr_block_plan_resets(kr_tape *tape, const char *op, kr_tensor *reset_bs, int64_t nb, int64_t ns,
+                          kr_reset_plan *plan);
+
+/* The cache tensor of each sequence: that of its row, [nb ..], or the initial one, [1 ..]. */
+kr_tensor *kr_block_begin_sequences(kr_tape *tape, const kr_reset_plan *plan, kr_tensor *rows, kr_tensor *initial);
 
 /* forward with state resets at reset_bs; caches are one for each row. */
 kr_block_result kr_block_run_reset(kr_tape *tape, const kr_block_kind *kind, const void *block,

@@ -50,9 +50,12 @@ static kr_tensor *mix(kr_tape *tape, const kr_layer_job *job, const kr_layer_wei
                                    .seq_start_bs = job->seq_start_bs,
                                    .mask_bs1 = job->mask_bs1,
                                    .path = job->path,
-                                   .in_place = job->in_place };
-    const kr_block_result out = job->reset_bs ? kr_block_run_reset(tape, kind, l->block, &input, job->reset_bs)
-                                              : kind->forward(tape, l->block, &input);
+                                   .in_place = job->in_place,
+                                   .seq = job->seq,
+                                   .reset_bs = job->reset_bs };
+    const kr_block_result out = job->reset_bs && !job->seq
+                                    ? kr_block_run_reset(tape, kind, l->block, &input, job->reset_bs)
+                                    : kind->forward(tape, l->block, &input);
     *after = out.cache;
     return out.y_bsd;
 }

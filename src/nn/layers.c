@@ -5,6 +5,7 @@
 #include "nn/block_config.h"
 #include "ops/autocast.h"
 #include "ops/straight_through.h"
+#include "ops/seq_parallel_impl.h"
 #include "ops/sequences.h"
 
 #include <string.h>
@@ -97,6 +98,35 @@ static bool take_cu_seqlens(kr_tape *tape, kr_run *run, const kr_tensor *x)
             kr_cu_seqlens_take(tape, run->op, call->cu_seqlens, x->dims[0], x->dims[1], &call->seq_start_bs));
 }
 
+/* Of a piece of rows: what it cannot be combined with, and where its state comes from. Sequences that begin inside it are
+ * resets, since that of the row before them may be one that began on another piece. */
+static bool take_seq_parallel(kr_tape *tape, kr_run *run, bool has_class_tokens)
+{
+    kr_ctx *ctx = tape->ctx;
+    kr_call *call = &run->call;
+    const kr_seq_parallel *seq = call->seq_parallel;
+    if (!seq) return true;
+    if (!kr_require(ctx, seq->ctx == ctx, KR_ERR_STATE, "%s: seq_parallel belongs to another context", run->op) ||
+        !kr_require(ctx, run->mode == KR_RUN_FORWARD, KR_ERR_ARG, "%s: seq_parallel is for forward", run->op) ||
+        !kr_require(ctx, !has_class_tokens, KR_ERR_ARG,
+                    "%s: seq_parallel is given, but class tokens cannot be combined with pieces of rows", run->op) ||
+        !kr_require(ctx, !call->advance, KR_ERR_ARG,
+                    "%s: seq_parallel is given, but a state to advance cannot be combined with pieces of rows; give "
+                    "state",
+                    run->op) ||
+        !kr_require(ctx, !call->cu_seqlens, KR_ERR_ARG,
+                    "%s: seq_parallel and cu_seqlens are both given; mark the sequences that begin in this piece in "
+                    "seq_start",
+                    run->op) ||
+        !kr_require(ctx, !call->seq_start_bs || !call->reset_bs, KR_ERR_ARG,
+                    "%s: seq_start and reset are both given; choose one", run->op))
+        return false;
+    if (call->seq_start_bs) call->reset_bs = call->seq_start_bs;
+    call->seq_start_bs = NULL;
+    if (!kr_seq_is_first(seq)) call->state = NULL;
+    return true;
+}
+
 /* The number of initial and final states of the call: rows, or sequences. */
 static bool count_states(kr_tape *tape, kr_run *run, kr_tensor *x, int64_t *count)
 {
@@ -150,7 +180,8 @@ bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, 
 {
     *run = (kr_run){ .op = op, .mode = mode };
     if (!kr_tape_ready(tape, op) || !KR_TAKE(tape->ctx, op, kr_call, call, &run->call) ||
-        !kr_precision_check(tape->ctx, op, run->call.precision) || !take_advance(tape, run))
+        !kr_precision_check(tape->ctx, op, run->call.precision) || !take_seq_parallel(tape, run, has_class_tokens) ||
+        !take_advance(tape, run))
         return false;
     const kr_state *old = run->call.state;
     if (old && !check_state(tape, op, &layout, old)) return false;
@@ -279,18 +310,46 @@ static void keep_slot(kr_run *run, int64_t v, const kr_cache *after)
     if (!run->call.drop_state) run->state->slots[v] = *after;
 }
 
+/* The state before a piece, from the piece before it. */
+static const kr_cache *take_cache(kr_tape *tape, const passage *p, bool is_recorded, kr_cache *cache)
+{
+    const kr_layer_job *job = &p->job;
+    const kr_block_kind *kind = job->layers->kind;
+    *cache = kind->initial_cache(tape, job->layers->layers[job->layers->real[job->v]].block, p->run->batch);
+    kr_seq_take_state(tape, p->run->call.seq_parallel, job->op, is_recorded, kind->ncache, cache->tensors);
+    return cache;
+}
+
+/* The state after a piece, for the next one, in the types of an initial cache. */
+static void give_cache(kr_tape *tape, const passage *p, bool is_recorded, const kr_cache *after)
+{
+    const kr_layer_job *job = &p->job;
+    const kr_block_kind *kind = job->layers->kind;
+    kr_tensor *given[KR_CACHE_TENSORS];
+    const kr_cache like = kind->initial_cache(tape, job->layers->layers[job->layers->real[job->v]].block, 1);
+    for (int i = 0; i < kind->ncache; i++)
+        given[i] = like.tensors[i] ? kr_cast(tape, after->tensors[i], like.tensors[i]->dtype) : NULL;
+    kr_seq_give_state(tape, p->run->call.seq_parallel, job->op, is_recorded, kind->ncache, given);
+}
+
 static void run_layer(kr_tape *tape, passage *p)
 {
     const kr_layer_job *job = &p->job;
     const kr_state *old = p->run->call.state;
     const kr_cache *cache = old && !kr_state_slot_is_initial(old, job->v) ? &old->slots[job->v] : NULL;
-    kr_cache after = { .family = job->layers->kind->family };
+    kr_cache after = { .family = job->layers->kind->family }, taken;
+    const kr_seq_parallel *seq = job->seq ? NULL : p->run->call.seq_parallel; /* that passes whole caches */
     if (job->in_place && cache) {
         p->run->call.advance->is_inconsistent = true; /* until all layers are done */
         for (int i = 0; i < job->layers->kind->ncache; i++)
             if (cache->tensors[i]) kr_wrote(cache->tensors[i]);
     }
     const bool is_recorded = tape->recording && job->v >= p->cut;
+    if (seq && !kr_seq_is_first(seq)) cache = take_cache(tape, p, is_recorded, &taken);
+    if (kr_ctx_failed(tape->ctx)) {
+        kr_blame(tape->ctx, "%s, layer %lld", job->op, (long long)job->v);
+        return;
+    }
     if (is_recorded && p->recorded_from < 0) {
         p->recorded_from = kr_recompute_until(tape, job, &p->flow, p->run);
         if (p->recorded_from < 0) return;
@@ -298,6 +357,7 @@ static void run_layer(kr_tape *tape, passage *p)
     if (!is_recorded) kr_layer_run_released(tape, job, &p->flow, &p->destinations, cache, &after);
     else if (job->v < p->recorded_from) kr_layer_run_recomputed(tape, job, &p->flow, cache, &after);
     else kr_layer_run(tape, job, &p->flow, cache, &after);
+    if (seq && !kr_seq_is_last(seq)) give_cache(tape, p, is_recorded, &after);
     if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, layer %lld", job->op, (long long)job->v);
     else keep_slot(p->run, job->v, &after);
 }
@@ -317,6 +377,36 @@ static void skip_layer(passage *p)
     if (p->run->call.state) keep_slot(p->run, v, &p->run->call.state->slots[v]);
 }
 
+/* A scan exchanges inside the layers, also where they are recomputed: all ranks recompute the same ones. */
+static bool blocks_scan(const kr_layers *s)
+{
+    return s->kind->scans_pieces && s->kind->scans_pieces(s->layers[0].block);
+}
+
+static bool can_scan(const kr_layers *s)
+{
+    return blocks_scan(s) && s->config.recompute != KR_RECOMPUTE_BUDGET;
+}
+
+/* Do the layers find the state before the piece by a scan? One rank that has all pieces has it already. */
+static bool scans(const kr_layers *s, const kr_seq_parallel *seq)
+{
+    enum { EXACT_MOST = 4 };
+    if (!seq || !seq->comm || seq->pieces == 1) return false;
+    return seq->mode == KR_SEQ_SCAN || (seq->mode == KR_SEQ_AUTO && seq->pieces > EXACT_MOST && can_scan(s));
+}
+
+static bool check_scan(kr_tape *tape, const char *op, const kr_layers *s)
+{
+    return kr_require(tape->ctx, blocks_scan(s), KR_ERR_UNSUPPORTED,
+                      "%s: seq_parallel has the mode scan, which these %s blocks do not have; use KR_SEQ_EXACT", op,
+                      s->kind->name) &&
+           kr_require(tape->ctx, can_scan(s), KR_ERR_UNSUPPORTED,
+                      "%s: seq_parallel has the mode scan, in which all ranks must recompute the same layers, but "
+                      "recompute_budget may choose others on each; use KR_SEQ_EXACT, or recompute all layers or none",
+                      op);
+}
+
 kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run *run)
 {
     const kr_layers_config *c = &s->config;
@@ -326,6 +416,9 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
         !kr_run_splice(tape, run, c->latents, c->n_latents, s->latents_nd, &run->cursors.stack, plan, &nplan, &x))
         return NULL;
     const kr_call *call = &run->call;
+    kr_seq_parallel *seq = call->seq_parallel;
+    const bool is_scanned = scans(s, seq);
+    if (is_scanned && !check_scan(tape, run->op, s)) return NULL;
     x = widen(tape, s, x);
     if (call->dropout > 0 && x) x = kr_dropout(tape, x, call->dropout, NULL);
     passage p = { .run = run,
@@ -336,7 +429,8 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .reset_bs = call->reset_bs,
                            .mask_bs1 = factors(tape, s, call->mask_bs),
                            .dropout = call->dropout,
-                           .drop_state = call->drop_state,
+                           .seq = is_scanned ? seq : NULL,
+                           .drop_state = call->drop_state && (!seq || kr_seq_is_last(seq)),
                            .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),
                   .recorded_from = -1 };
@@ -352,6 +446,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
         if (call->streams && !kr_ctx_failed(tape->ctx)) keep_stream(tape, &p);
     }
     if (p.cut == s->nvirtual) pass_to_carry(tape, &p);
+    if (kr_ctx_failed(tape->ctx) && seq) kr_seq_tell(seq);
     return kr_ctx_failed(tape->ctx) ? NULL : p.flow.x;
 }
 

@@ -92,11 +92,12 @@ typedef struct kr_layer_job {
     const char *op;
     kr_ssd_path path;
     kr_tensor *seq_start_bs, *reset_bs;
-    kr_tensor *mask_bs1; /* see kr_block_input */
-    double dropout;      /* of h1 and h2 */
-    bool drop_state;     /* *after is not wanted */
-    bool is_infinite;    /* x is [b d], a constant input (steady state); no cache */
-    bool in_place;       /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
+    kr_tensor *mask_bs1;  /* see kr_block_input */
+    double dropout;       /* of h1 and h2 */
+    bool drop_state;      /* *after is not wanted */
+    bool is_infinite;     /* x is [b d], a constant input (steady state); no cache */
+    kr_seq_parallel *seq; /* x is a piece whose state before it the block finds by a scan; NULL: by `cache` */
+    bool in_place;        /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
 } kr_layer_job;
 
 /* flow <- layer(flow). cache: before the tokens, NULL for the initial one; *after: after the tokens. */

@@ -68,33 +68,39 @@ static kr_tensor *initial_states(kr_tape *tape, const kr_mamba1 *m, const kr_blo
     return kr_expand(tape, m->learned_init_ir, KR_SHAPE(sequences.count, m->ni, m->config.state_rank));
 }
 
-static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *input)
+static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *given)
 {
     const kr_mamba1 *m = block;
     const kr_block_result none = { .y_bsd = NULL };
+    kr_piece piece;
+    const kr_block_input *input = &piece.input;
     kr_dims d;
-    if (!kr_block_begin(tape, &kr_mamba1_kind, m, input, &d)) return none;
+    if (!kr_piece_begin(tape, &kr_mamba1_kind, m, given, &piece, &d)) return none;
     kr_tensor *window = input->cache ? input->cache->mamba1.conv_bik : NULL;
     const kr_shape one_group = KR_SHAPE(d.b, d.s, 1, m->config.state_rank);
 
     const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd));
+    if (input->seq) window = kr_piece_window(tape, &piece, in.x, m->config.conv_kernel, window);
     const kr_conv_out conv = kr_causal_conv(tape, in.x, taps(tape, m), m->conv_bias, window, input->seq_start_bs, true);
     kr_tensor *x_bsi = kr_block_masked(tape, input, conv.y_bsv);
     const selected by = select_by(tape, m, x_bsi);
-    const kr_selective_scan_input scan = { .x_bsi = x_bsi,
-                                           .dt_bsi = by.dt,
-                                           .a_ir = rates(tape, m),
-                                           .b_bsgr = kr_reshape(tape, by.b, one_group),
-                                           .c_bsgr = kr_reshape(tape, by.c, one_group),
-                                           .d_i = m->d_i,
-                                           .z_bsi = in.z,
-                                           .initial_state_bir = initial_states(tape, m, input, &d),
-                                           .seq_start_bs = input->seq_start_bs };
+    kr_selective_scan_input scan = { .x_bsi = x_bsi,
+                                     .dt_bsi = by.dt,
+                                     .a_ir = rates(tape, m),
+                                     .b_bsgr = kr_reshape(tape, by.b, one_group),
+                                     .c_bsgr = kr_reshape(tape, by.c, one_group),
+                                     .d_i = m->d_i,
+                                     .z_bsi = in.z,
+                                     .seq_start_bs = input->seq_start_bs };
+    scan.initial_state_bir =
+        input->seq ? kr_mamba1_scan_state(tape, m, &piece, &scan) : initial_states(tape, m, input, &d);
     kr_tensor *destination = input->cache ? kr_block_state_destination(input, input->cache->mamba1.ssm_bir) : NULL;
     const kr_scan_out out = kr_selective_scan_into(tape, &scan, destination);
     kr_tensor *y = kr_linear(tape, out.y_bsi, m->out_proj, m->out_proj_bias);
     if (!y) return none;
-    return (kr_block_result){ y, { KR_FAMILY_MAMBA1, { .mamba1 = { conv.window_bvk, out.final_state } } } };
+    kr_tensor *after[2] = { kr_piece_end(tape, &piece, conv.window_bvk), kr_piece_end(tape, &piece, out.final_state) };
+    if (kr_ctx_failed(tape->ctx)) return none;
+    return (kr_block_result){ y, { KR_FAMILY_MAMBA1, { .mamba1 = { after[0], after[1] } } } };
 }
 
 /* ---- steady state ----
@@ -155,6 +161,7 @@ static const void *config_of(const void *block)
 
 const kr_block_kind kr_mamba1_kind = { .family = KR_FAMILY_MAMBA1,
                                        .name = "mamba1",
+                                       .scans_pieces = kr_piece_is_scanned,
                                        .calls = KR_BLOCK_CALLS("mamba1"),
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },

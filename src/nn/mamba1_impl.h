@@ -2,7 +2,7 @@
 #ifndef KR_NN_MAMBA1_IMPL_H
 #define KR_NN_MAMBA1_IMPL_H
 
-#include "nn/block_impl.h"
+#include "nn/piece_scan.h"
 
 struct kr_mamba1 {
     kr_block head;
@@ -16,5 +16,9 @@ struct kr_mamba1 {
 
 /* create of kr_block_kind. */
 void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config);
+
+/* The state before a piece (mamba1_scan.c), of each sequence, or of each row without resets. */
+kr_tensor *kr_mamba1_scan_state(kr_tape *tape, const kr_mamba1 *m, const kr_piece *piece,
+                                const kr_selective_scan_input *scan);
 
 #endif

@@ -81,8 +81,8 @@ static kr_tensor *taps(kr_tape *tape, const kr_mamba2 *m)
 /* Is the core the only reader of x, B and C, norm or gate the only reader of y, and does the core cast them to bf16? */
 static bool autocasts(const kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input)
 {
-    return kr_tensor_dtype(m->dt_bias_h) == KR_DTYPE_F32 && !input->mask_bs1 && !m->config.has_d_per_dim &&
-           m->nssm % 4 == 0 && m->config.n_groups * m->config.state_rank % 4 == 0 &&
+    return kr_tensor_dtype(m->dt_bias_h) == KR_DTYPE_F32 && !input->mask_bs1 && !input->seq &&
+           !m->config.has_d_per_dim && m->nssm % 4 == 0 && m->config.n_groups * m->config.state_rank % 4 == 0 &&
            kr_ssd_autocasts(tape->ctx, input->path, input->x_bsd->dims[1], 1, m->config.state_rank);
 }
 
@@ -101,35 +101,42 @@ static kr_tensor *convolve(kr_tape *tape, const kr_mamba2 *m, const kr_block_inp
     return conv.window_bvk;
 }
 
-static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *input)
+static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *given)
 {
     const kr_mamba2 *m = block;
     const kr_block_result none = { .y_bsd = NULL };
+    kr_piece piece;
+    const kr_block_input *input = &piece.input;
     kr_dims d;
-    if (!kr_block_begin(tape, &kr_mamba2_kind, m, input, &d)) return none;
+    if (!kr_piece_begin(tape, &kr_mamba2_kind, m, given, &piece, &d)) return none;
     const kr_mamba2_config *c = &m->config;
     const kr_mamba2_cache *cache = input->cache ? &input->cache->mamba2 : NULL;
     const int64_t ng = c->n_groups, nr = c->state_rank, np = c->per_head_dim;
 
     const bool is_autocast = autocasts(tape, m, input);
     const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd), is_autocast);
-    kr_tensor *xbc[3] = { NULL }, *window = convolve(tape, m, input, in.xbc, cache ? cache->conv_bvk : NULL, xbc);
+    kr_tensor *before = cache ? cache->conv_bvk : NULL;
+    if (input->seq) before = kr_piece_window(tape, &piece, in.xbc, c->conv_kernel, before);
+    kr_tensor *xbc[3] = { NULL }, *window = convolve(tape, m, input, in.xbc, before, xbc);
 
-    const kr_mamba2_ssd_input ssd = { .x_bshp = kr_reshape(tape, xbc[0], KR_SHAPE(d.b, d.s, m->nh, np)),
-                                      .dt_bsh = steps(tape, m, in.dt),
-                                      .a_decay_h = rates(tape, m),
-                                      .b_bsgr = kr_reshape(tape, xbc[1], KR_SHAPE(d.b, d.s, ng, nr)),
-                                      .c_bsgr = kr_reshape(tape, xbc[2], KR_SHAPE(d.b, d.s, ng, nr)),
-                                      .d_h = c->has_d_per_dim ? NULL : m->d,
-                                      .initial_state_bhpr = cache ? cache->ssm_bhpr : NULL,
-                                      .learned_init_hpr = cache ? NULL : m->learned_init_hpr,
-                                      .seq_start_bs = input->seq_start_bs };
+    kr_mamba2_ssd_input ssd = { .x_bshp = kr_reshape(tape, xbc[0], KR_SHAPE(d.b, d.s, m->nh, np)),
+                                .dt_bsh = steps(tape, m, in.dt),
+                                .a_decay_h = rates(tape, m),
+                                .b_bsgr = kr_reshape(tape, xbc[1], KR_SHAPE(d.b, d.s, ng, nr)),
+                                .c_bsgr = kr_reshape(tape, xbc[2], KR_SHAPE(d.b, d.s, ng, nr)),
+                                .d_h = c->has_d_per_dim ? NULL : m->d,
+                                .initial_state_bhpr = cache ? cache->ssm_bhpr : NULL,
+                                .learned_init_hpr = cache || input->seq ? NULL : m->learned_init_hpr,
+                                .seq_start_bs = input->seq_start_bs };
+    if (input->seq) ssd.initial_state_bhpr = kr_mamba2_scan_state(tape, m, &piece, &ssd);
     kr_tensor *destination = cache ? kr_block_state_destination(input, cache->ssm_bhpr) : NULL;
-    const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, destination, is_autocast);
+    kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, destination, is_autocast);
     kr_tensor *y = kr_reshape(tape, out.y, KR_SHAPE(d.b, d.s, m->nssm));
     y = finish(tape, m, add_skip_per_dim(tape, m, y, xbc[0]), &in);
     window = kr_cast(tape, window, cache_dtype(m)); /* of a 16-bit block it may be 16-bit */
-    if (!y) return none;
+    window = kr_piece_end(tape, &piece, window);
+    out.final_state = kr_piece_end(tape, &piece, out.final_state);
+    if (!y || kr_ctx_failed(tape->ctx)) return none;
     return (kr_block_result){ y, { KR_FAMILY_MAMBA2, { .mamba2 = { window, out.final_state } } } };
 }
 
@@ -207,6 +214,7 @@ static const void *config_of(const void *block)
 
 const kr_block_kind kr_mamba2_kind = { .family = KR_FAMILY_MAMBA2,
                                        .name = "mamba2",
+                                       .scans_pieces = kr_piece_is_scanned,
                                        .calls = KR_BLOCK_CALLS("mamba2"),
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },

@@ -2,7 +2,7 @@
 #ifndef KR_NN_MAMBA2_IMPL_H
 #define KR_NN_MAMBA2_IMPL_H
 
-#include "nn/block_impl.h"
+#include "nn/piece_scan.h"
 
 struct kr_mamba2 {
     kr_block head;
@@ -15,5 +15,9 @@ struct kr_mamba2 {
 
 /* create of kr_block_kind. */
 void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config);
+
+/* The state before a piece (mamba2_scan.c), of each sequence, or of each row without resets. */
+kr_tensor *kr_mamba2_scan_state(kr_tape *tape, const kr_mamba2 *m, const kr_piece *piece,
+                                const kr_mamba2_ssd_input *ssd);
 
 #endif

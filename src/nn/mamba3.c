@@ -10,13 +10,8 @@
 
 /* ---- rotation ---- */
 
-typedef struct rotations {
-    kr_tensor *each;  /* of each token: angles [b s h a], or quaternions [b s h j 4] */
-    kr_tensor *final; /* of the last tokens */
-} rotations;
-
-static rotations rotations_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, kr_tensor *initial,
-                              const kr_block_input *input)
+kr_mamba3_rotations kr_mamba3_rotations_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens,
+                                           kr_tensor *initial, const kr_block_input *input)
 {
     const kr_mamba3_config *c = &m->config;
     const int64_t chunk_len = kr_ssd_chunk_len_or_optimal(input->path, c->state_rank, c->per_head_dim);
@@ -25,11 +20,11 @@ static rotations rotations_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3
     if (c->rotation == KR_ROTATION_QUATERNION) {
         kr_tensor *q_bshj4 = kr_quaternion_increments(tape, tokens->rotation, dt, range);
         const kr_quaternion_out out = kr_quaternion_cumprod_chunked(tape, q_bshj4, initial, seq_start_bs, chunk_len);
-        return (rotations){ out.cum_bshj4, out.final_bhj4 };
+        return (kr_mamba3_rotations){ out.cum_bshj4, out.final_bhj4 };
     }
     const kr_rotation_out out =
         kr_rotation_angles_chunked(tape, tokens->rotation, dt, initial, range, seq_start_bs, chunk_len);
-    return (rotations){ out.angle_bsha, out.final_bha };
+    return (kr_mamba3_rotations){ out.angle_bsha, out.final_bha };
 }
 
 static kr_pairing pairing_of(const kr_mamba3 *m)
@@ -56,8 +51,8 @@ static kr_tensor *rotated_bc(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_b
     return m->nrotated > 0 ? kr_quaternion_rotate(tape, x_bsmhr, rotation) : x_bsmhr;
 }
 
-/* B and C as the core takes them: rotated, or with core_rotates to be rotated there. */
-static void make_bc(kr_tape *tape, const kr_mamba3 *m, kr_mamba3_tokens *tokens, kr_tensor *rotation, bool core_rotates)
+void kr_mamba3_make_bc(kr_tape *tape, const kr_mamba3 *m, kr_mamba3_tokens *tokens, kr_tensor *rotation,
+                       bool core_rotates)
 {
     if (!core_rotates) {
         tokens->b_bsmhr = rotated_bc(tape, m, tokens->b_bsmgr, m->b_gain_r, m->b_bias_hmr, rotation);
@@ -69,9 +64,8 @@ static void make_bc(kr_tape *tape, const kr_mamba3 *m, kr_mamba3_tokens *tokens,
     tokens->rotary = (kr_ssd_rotary_args){ rotation, m->b_bias_hmr, m->c_bias_hmr, pairing_of(m) };
 }
 
-/* B of the last token of each sequence, rotated: [q m h r]. */
-static kr_tensor *last_key(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const rotations *rotation,
-                           const kr_mamba3_spans *spans)
+kr_tensor *kr_mamba3_last_key(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens,
+                              const kr_mamba3_rotations *rotation, const kr_mamba3_spans *spans)
 {
     kr_tensor *last = kr_mamba3_last(tape, spans, tokens->b_bsmhr);
     if (!tokens->rotary.angle_bsha) return last;
@@ -84,7 +78,7 @@ static kr_tensor *last_key(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_to
 
 /* ---- forward ---- */
 
-static kr_mamba3_before before_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_cache *cache, int64_t count)
+kr_mamba3_before kr_mamba3_before_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_cache *cache, int64_t count)
 {
     kr_tensor *v = kr_mamba3_values(tape, m, kr_reshape(tape, cache->v_bhp, KR_SHAPE(count, 1, m->ni)), count, 1);
     return (kr_mamba3_before){ .state_qhpr = cache->ssm_bhpr,
@@ -92,13 +86,15 @@ static kr_mamba3_before before_of(kr_tape *tape, const kr_mamba3 *m, const kr_ma
                                .k_qmhr = cache->k_bmhr };
 }
 
-static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *input)
+static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *given)
 {
     const kr_mamba3 *m = block;
     const kr_block_result none = { .y_bsd = NULL };
+    kr_piece piece;
+    const kr_block_input *input = &piece.input;
     kr_dims d;
     kr_mamba3_spans spans;
-    if (!kr_block_begin(tape, &kr_mamba3_kind, m, input, &d)) return none;
+    if (!kr_piece_begin(tape, &kr_mamba3_kind, m, given, &piece, &d)) return none;
     const kr_mamba3_cache *cache = input->cache ? &input->cache->mamba3 : NULL;
     const kr_mamba3_pathway pathway = cache ? cache->pathway : m->config.pathway;
     if (!kr_require(tape->ctx, pathway == KR_MAMBA3_PATHWAY_SINGLE || pathway == KR_MAMBA3_PATHWAY_DOUBLE, KR_ERR_ARG,
@@ -106,26 +102,36 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
         !kr_mamba3_spans_of(tape, input, d.b, d.s, &spans))
         return none;
 
-    const bool autocasts = pathway == KR_MAMBA3_PATHWAY_SINGLE &&
+    const bool autocasts = pathway == KR_MAMBA3_PATHWAY_SINGLE && !input->seq &&
                            kr_ssd_autocasts(tape->ctx, input->path, d.s, m->nm, m->config.state_rank);
     kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s,
                                                 autocasts && !m->config.is_mimo);
-    const rotations rotation = rotations_of(tape, m, &tokens, cache ? cache->rotation : NULL, input);
-    make_bc(tape, m, &tokens, rotation.each, autocasts && m->nrotated > 0 && m->config.rotation == KR_ROTATION_COMPLEX);
+    kr_mamba3_rotations rotation;
+    kr_mamba3_cache found;
+    if (input->seq) {
+        found = kr_mamba3_scan_cache(tape, m, &piece, pathway, &tokens, &rotation, &spans);
+        cache = &found;
+    } else {
+        rotation = kr_mamba3_rotations_of(tape, m, &tokens, cache ? cache->rotation : NULL, input);
+        kr_mamba3_make_bc(tape, m, &tokens, rotation.each,
+                          autocasts && m->nrotated > 0 && m->config.rotation == KR_ROTATION_COMPLEX);
+    }
 
     const kr_mamba3_before before =
-        cache ? before_of(tape, m, cache, spans.count) : (kr_mamba3_before){ NULL, NULL, NULL };
+        cache ? kr_mamba3_before_of(tape, m, cache, spans.count) : (kr_mamba3_before){ NULL, NULL, NULL };
     const kr_ssd_out out = kr_mamba3_run(tape, m, input, pathway, &tokens, cache ? &before : NULL, &spans);
     kr_tensor *y = kr_mamba3_finish(tape, m, out.y, &tokens);
 
     kr_tensor *x_last = kr_mamba3_last(tape, &spans, tokens.x_bsi);
     if (x_last && x_last->flags.grad_f32) x_last = kr_cast(tape, x_last, KR_DTYPE_F32);
-    const kr_mamba3_cache next = { .ssm_bhpr = out.final_state,
-                                   .k_bmhr = last_key(tape, m, &tokens, &rotation, &spans),
-                                   .v_bhp = kr_reshape(tape, x_last, KR_SHAPE(spans.count, m->nh, -1)),
-                                   .rotation = rotation.final,
-                                   .pathway = pathway };
-    return kr_ctx_failed(tape->ctx) ? none : (kr_block_result){ y, { KR_FAMILY_MAMBA3, { .mamba3 = next } } };
+    kr_cache next = { KR_FAMILY_MAMBA3,
+                      { .mamba3 = { .ssm_bhpr = out.final_state,
+                                    .k_bmhr = kr_mamba3_last_key(tape, m, &tokens, &rotation, &spans),
+                                    .v_bhp = kr_reshape(tape, x_last, KR_SHAPE(spans.count, m->nh, -1)),
+                                    .rotation = rotation.final,
+                                    .pathway = pathway } } };
+    for (int i = 0; i < kr_mamba3_kind.ncache; i++) next.tensors[i] = kr_piece_end(tape, &piece, next.tensors[i]);
+    return kr_ctx_failed(tape->ctx) ? none : (kr_block_result){ y, next };
 }
 
 /* ---- the kind ---- */
@@ -183,6 +189,12 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
     return (kr_cache){ KR_FAMILY_MAMBA3, { .mamba3 = cache } };
 }
 
+/* Angles add up over pieces; quaternions do not. */
+static bool scans_pieces(const void *block)
+{
+    return ((const kr_mamba3 *)block)->config.rotation == KR_ROTATION_COMPLEX;
+}
+
 static const void *config_of(const void *block)
 {
     return &((const kr_mamba3 *)block)->config;
@@ -190,6 +202,7 @@ static const void *config_of(const void *block)
 
 const kr_block_kind kr_mamba3_kind = { .family = KR_FAMILY_MAMBA3,
                                        .name = "mamba3",
+                                       .scans_pieces = scans_pieces,
                                        .calls = KR_BLOCK_CALLS("mamba3"),
                                        .ncache = 4,
                                        .cache_names = { "ssm", "k", "v", "rotation" },

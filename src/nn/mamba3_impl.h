@@ -2,7 +2,7 @@
 #ifndef KR_NN_MAMBA3_IMPL_H
 #define KR_NN_MAMBA3_IMPL_H
 
-#include "nn/block_impl.h"
+#include "nn/piece_scan.h"
 #include "mixer/core.h"
 
 struct kr_mamba3 {
@@ -67,6 +67,31 @@ kr_tensor *kr_mamba3_last(kr_tape *tape, const kr_mamba3_spans *spans, kr_tensor
 /* The SSD core over rotated tokens, with D V in y, by either pathway. */
 kr_ssd_out kr_mamba3_run(kr_tape *tape, const kr_mamba3 *m, const kr_block_input *input, kr_mamba3_pathway pathway,
                          const kr_mamba3_tokens *tokens, const kr_mamba3_before *before, const kr_mamba3_spans *spans);
+
+/* ---- mamba3.c ---- */
+
+typedef struct kr_mamba3_rotations {
+    kr_tensor *each;  /* of each token: angles [b s h a], or quaternions [b s h j 4] */
+    kr_tensor *final; /* of the last tokens */
+} kr_mamba3_rotations;
+kr_mamba3_rotations kr_mamba3_rotations_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens,
+                                           kr_tensor *initial, const kr_block_input *input);
+
+/* B and C as the core takes them: rotated, or with core_rotates to be rotated there. */
+void kr_mamba3_make_bc(kr_tape *tape, const kr_mamba3 *m, kr_mamba3_tokens *tokens, kr_tensor *rotation,
+                       bool core_rotates);
+
+/* B of the last token of each sequence, rotated: [q m h r]. */
+kr_tensor *kr_mamba3_last_key(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens,
+                              const kr_mamba3_rotations *rotation, const kr_mamba3_spans *spans);
+
+kr_mamba3_before kr_mamba3_before_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_cache *cache, int64_t count);
+
+/* The cache before a piece (mamba3_scan.c), of each sequence, or of each row without resets; B, C and rotations of its
+ * tokens, rotated from there. */
+kr_mamba3_cache kr_mamba3_scan_cache(kr_tape *tape, const kr_mamba3 *m, const kr_piece *piece,
+                                     kr_mamba3_pathway pathway, kr_mamba3_tokens *tokens, kr_mamba3_rotations *rotation,
+                                     const kr_mamba3_spans *spans);
 
 /* step_infinite of kr_block_kind. */
 kr_tensor *kr_mamba3_infinite(kr_tape *tape, const void *block, kr_tensor *x_bd);

@@ -95,6 +95,8 @@ static bool check_call(kr_tape *tape, const char *op, const kr_network *net, con
                       "%s: the custom network has no forward; it is for states only", op) &&
            kr_require(tape->ctx, !call->skip_head, KR_ERR_UNSUPPORTED,
                       "%s: skip_head is set, but a custom network has no separate head", op) &&
+           kr_require(tape->ctx, !call->seq_parallel, KR_ERR_UNSUPPORTED,
+                      "%s: seq_parallel is given, but a custom network has no layers between which states pass", op) &&
            kr_require(tape->ctx, !call->streams, KR_ERR_UNSUPPORTED,
                       "%s: streams is given, but a custom network has no residual streams", op);
 }

@@ -14,7 +14,7 @@ static bool reached(const kr_node *node)
 {
     for (int i = 0; i < node->n_out; i++)
         if (node->out[i]->grad) return true;
-    return node->rule == &kr_fence_rule;
+    return node->runs_always;
 }
 
 static void release_output_grads(kr_tape *tape, const kr_node *node)

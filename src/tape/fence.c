@@ -26,8 +26,7 @@ void kr_fence(kr_tape *tape)
 {
     if (!tape->fence_fn || !tape->recording || kr_ctx_failed(tape->ctx)) return;
     const int64_t number = ++tape->nfences;
-    kr_record_node(tape, &(kr_record_args){ .rule = &kr_fence_rule, .attrs = &number, .attrs_bytes = sizeof number },
-                   true);
+    kr_record_always(tape, &(kr_record_args){ .rule = &kr_fence_rule, .attrs = &number, .attrs_bytes = sizeof number });
 }
 
 static void mark(int count, kr_tensor *const *list, int64_t fence)

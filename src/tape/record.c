@@ -109,6 +109,14 @@ bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force)
     return is_recorded;
 }
 
+bool kr_record_always(kr_tape *tape, const kr_record_args *args)
+{
+    const kr_node *before = tape->last;
+    if (!kr_record_node(tape, args, true)) return false;
+    if (tape->last != before) tape->last->runs_always = true;
+    return true;
+}
+
 static bool check_lists(kr_ctx *ctx, const kr_record_args *args)
 {
     const bool ok = args->n_in >= 0 && args->n_out >= 0 && args->n_saved >= 0 && (args->in || args->n_in == 0) &&

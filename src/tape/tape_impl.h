@@ -31,6 +31,7 @@ struct kr_node {
     int n_in, n_out, n_saved;
     kr_tensor **in, **out, **saved;
     void *attrs;
+    bool runs_always;       /* backward, also without a gradient of an output */
     kr_precision precision; /* under which it was recorded, and is run backwards */
     uint64_t nwrites; /* of the context when it was recorded: a tensor written later no longer holds the op's input */
 };
@@ -157,6 +158,9 @@ kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, 
 /* kr_record for the library's own ops: args and rule are not checked. With `force` it records even if no input requires a
  * gradient. */
 bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force);
+
+/* The same with `force`; the backward pass runs the node's rule even if no output has a gradient. */
+bool kr_record_always(kr_tape *tape, const kr_record_args *args);
 
 /* In a checkpoint: notes that x was read, if it is a parameter or shows one. False after an error. */
 bool kr_add_read(kr_tape *tape, kr_tensor *param);

@@ -17,7 +17,19 @@ void kr_grad_sums_init(kr_grad_sums *g, kr_ctx *ctx, kr_params *params, int64_t 
     *g = (kr_grad_sums){ .ctx = ctx, .params = params, .bucket_bytes = bucket_bytes ? bucket_bytes : KR_BUCKET_BYTES };
 }
 
+void kr_grad_sums_add_late(kr_grad_sums *g, const kr_tensor *param)
+{
+    if (param && g->nlate < KR_LATE_MOST) g->late[g->nlate++] = param;
+}
+
 /* ---- layout ---- */
+
+static bool is_late(const kr_grad_sums *g, const kr_tensor *param)
+{
+    bool found = false;
+    for (int i = 0; i < g->nlate; i++) found = found || g->late[i] == param;
+    return found;
+}
 
 static bool is_trained(const kr_grad_sums *g, int64_t i)
 {
@@ -52,7 +64,10 @@ static void free_all(kr_grad_sums *g)
                 kr_memory_free(kr_float_memory(g->ctx), g->buffers[b][type], buffer_bytes(g, type));
     if (g->buckets) kr_memory_free(memory, g->buckets, (size_t)g->nrows * sizeof *g->buckets);
     if (g->rows) kr_memory_free(memory, g->rows, (size_t)g->nrows * sizeof *g->rows);
-    kr_grad_sums_init(g, g->ctx, g->params, g->bucket_bytes);
+    if (g->order) kr_memory_free(memory, g->order, (size_t)g->nrows * sizeof *g->order);
+    kr_grad_sums none = { .ctx = g->ctx, .params = g->params, .bucket_bytes = g->bucket_bytes, .nlate = g->nlate };
+    memcpy(none.late, g->late, sizeof none.late);
+    *g = none;
 }
 
 void kr_grad_sums_deinit(kr_grad_sums *g)
@@ -70,32 +85,45 @@ static bool is_laid_out(const kr_grad_sums *g)
     return true;
 }
 
-/* Appends row i to the last bucket, or to a new one if that is full or of another type. */
-static void add_to_bucket(kr_grad_sums *g, int64_t i, kr_dtype dtype, int64_t count)
+/* Appends row order[at] to the last bucket, or to a new one if that is full, of another type, or not late as the row is. */
+static void add_to_bucket(kr_grad_sums *g, int64_t at, int64_t count, bool late)
 {
+    const kr_grad_row *row = &g->rows[g->order[at]];
     kr_grad_bucket *last = g->nbuckets ? &g->buckets[g->nbuckets - 1] : NULL;
-    const int64_t first = g->rows[i].at;
-    if (!last || last->dtype != dtype || kr_dtype_span(dtype, first + count - last->first) > (size_t)g->bucket_bytes) {
+    if (!last || last->dtype != row->dtype || kr_dtype_span(row->dtype, last->count) >= (size_t)g->bucket_bytes ||
+        late != is_late(g, g->rows[g->order[last->from]].param)) {
         last = &g->buckets[g->nbuckets++];
-        *last = (kr_grad_bucket){ .dtype = dtype, .first = first, .row = i };
+        *last = (kr_grad_bucket){ .dtype = row->dtype, .first = row->at, .from = at };
     }
-    last->row_end = i - 1;
-    last->count = first + count - last->first;
+    last->end = at + 1;
+    last->count = row->at + count - last->first;
+}
+
+static void place_row(kr_grad_sums *g, int64_t i, int64_t *at)
+{
+    kr_tensor *x = kr_params_at(g->params, i)->tensor;
+    kr_grad_row *row = &g->rows[i];
+    const int64_t unit = KR_ALIGN / (int64_t)kr_dtype_bytes(row->dtype);
+    int64_t *end = &g->elements[type_of(row->dtype)];
+    const int64_t count = (kr_count_of(x) + unit - 1) / unit * unit;
+    row->param = x;
+    row->at = *end;
+    *end += count;
+    g->order[*at] = i;
+    add_to_bucket(g, *at, count, is_late(g, x));
+    ++*at;
 }
 
 static void lay_out(kr_grad_sums *g)
 {
-    for (int64_t i = g->nrows - 1; i >= 0; i--) {
-        kr_tensor *x = kr_params_at(g->params, i)->tensor;
-        const kr_dtype dtype = x->dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
-        const int64_t unit = KR_ALIGN / (int64_t)kr_dtype_bytes(dtype), n = kr_count_of(x);
-        g->rows[i] = (kr_grad_row){ .param = is_trained(g, i) ? x : NULL, .dtype = dtype };
-        if (!g->rows[i].param) continue;
-        int64_t *end = &g->elements[type_of(dtype)];
-        g->rows[i].at = *end;
-        *end += (n + unit - 1) / unit * unit;
-        add_to_bucket(g, i, dtype, *end - g->rows[i].at);
-    }
+    int64_t at = 0;
+    for (int late = 0; late < 2; late++)
+        for (int64_t i = g->nrows - 1; i >= 0; i--) {
+            const kr_tensor *x = kr_params_at(g->params, i)->tensor;
+            if (late == 0)
+                g->rows[i] = (kr_grad_row){ .dtype = x->dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32 };
+            if (is_trained(g, i) && is_late(g, x) == (late == 1)) place_row(g, i, &at);
+        }
 }
 
 static bool add_buffer(kr_grad_sums *g)
@@ -124,7 +152,8 @@ bool kr_grad_sums_begin(kr_grad_sums *g, int64_t count)
         g->nrows = kr_params_count(g->params);
         g->rows = kr_memory_alloc_zeroed(&g->ctx->memory, (size_t)g->nrows * sizeof *g->rows);
         g->buckets = kr_memory_alloc_zeroed(&g->ctx->memory, (size_t)g->nrows * sizeof *g->buckets);
-        if (!g->rows || !g->buckets) {
+        g->order = kr_memory_alloc_zeroed(&g->ctx->memory, (size_t)g->nrows * sizeof *g->order);
+        if (!g->rows || !g->buckets || !g->order) {
             kr_fail(g->ctx, KR_ERR_NOMEM, "trainer: no memory for a list of %lld gradients", (long long)g->nrows);
             free_all(g);
             return false;
@@ -211,8 +240,8 @@ static bool complete(kr_grad_sums *g, int64_t i)
 
 bool kr_grad_sums_finish(kr_grad_sums *g, const kr_grad_bucket *bucket)
 {
-    for (int64_t i = bucket->row; i > bucket->row_end; i--)
-        if (g->rows[i].param && !complete(g, i)) return false;
+    for (int64_t k = bucket->from; k < bucket->end; k++)
+        if (!complete(g, g->order[k])) return false;
     int k = 0;
     for (; (g->done >> k) & 1; k++)
         if (!add(g, bucket, g->levels[k], g->current, g->current)) return false;
@@ -251,6 +280,20 @@ bool kr_grad_sums_finish_all(kr_grad_sums *g)
     for (int64_t b = 0; b < g->nbuckets; b++)
         if (!kr_grad_sums_finish(g, &g->buckets[b])) return false;
     kr_grad_sums_close(g);
+    return true;
+}
+
+bool kr_grad_sums_add(kr_grad_sums *g, const kr_grad_sums *other)
+{
+    for (int64_t i = 0; i < g->nrows; i++) g->rows[i].is_reached = g->rows[i].is_reached || other->rows[i].is_reached;
+    for (int64_t b = 0; b < g->nbuckets; b++) {
+        const kr_grad_bucket *bucket = &g->buckets[b];
+        kr_binary_args args = { .walk = { .rank = 1, .dims = { bucket->count }, .strides = { { 1 }, { 1 }, { 1 } } },
+                                .a = kr_grad_sums_bucket(g, bucket),
+                                .b = kr_grad_sums_bucket(other, bucket),
+                                .y = kr_grad_sums_bucket(g, bucket) };
+        if (!KR_RUN(g->ctx, add[kr_real_of(bucket->dtype)], &args)) return false;
+    }
     return true;
 }
 

@@ -7,9 +7,10 @@
  * A parameter without a gradient in a micro-batch counts as one of zeros there, so that the sum is a function of the
  * gradients alone. 16-bit gradients are widened: sums are f32, or f64 for parameters of that type.
  *
- *   buffer of a type: [parameters in the reverse order of the table], each at a multiple of KR_ALIGN bytes
- *   bucket: a range of a buffer, of whole parameters: about KR_BUCKET_BYTES
- * In a backward pass the last parameters are done first, so that buckets are finished about in their order.
+ *   buffer of a type: [parameters in the reverse order of the table, then late ones], each at a multiple of KR_ALIGN bytes
+ *   bucket: a range of a buffer, of whole parameters: the fewest that have KR_BUCKET_BYTES; late ones have buckets of their own
+ * Gradients of the last layers are final first, those of late parameters, which a network uses before its first layer, at the
+ * end of the backward pass. So buckets are finished in their order.
  */
 #ifndef KR_TRAIN_GRAD_SUMS_H
 #define KR_TRAIN_GRAD_SUMS_H
@@ -19,7 +20,7 @@
 
 #include <krait/params.h>
 
-enum { KR_BUCKET_BYTES = 25 << 20, KR_SUM_LEVELS = 40 };
+enum { KR_BUCKET_BYTES = 25 << 20, KR_SUM_LEVELS = 40, KR_LATE_MOST = 8 };
 
 typedef struct kr_grad_row {
     kr_tensor *param; /* NULL: frozen, with no place in the buffer */
@@ -31,7 +32,7 @@ typedef struct kr_grad_row {
 typedef struct kr_grad_bucket {
     kr_dtype dtype;
     int64_t first, count; /* elements */
-    int64_t row, row_end; /* of the table: rows row_end < i <= row, in falling order */
+    int64_t from, end;    /* its rows: kr_grad_sums.order[from .. end) */
 } kr_grad_bucket;
 
 typedef struct kr_grad_sums {
@@ -39,7 +40,10 @@ typedef struct kr_grad_sums {
     kr_params *params;
     int64_t bucket_bytes;
     int64_t nrows;
-    kr_grad_row *rows; /* by the order of the table */
+    kr_grad_row *rows; /* in the order of the table */
+    int64_t *order;    /* [nrows]: rows in the order of the buffers */
+    int nlate;
+    const kr_tensor *late[KR_LATE_MOST]; /* late parameters */
     int64_t nbuckets;
     kr_grad_bucket *buckets;
     int64_t elements[2]; /* of a buffer of f32, and of f64 */
@@ -53,6 +57,9 @@ typedef struct kr_grad_sums {
 /* bucket_bytes 0: KR_BUCKET_BYTES. Allocates nothing. */
 void kr_grad_sums_init(kr_grad_sums *g, kr_ctx *ctx, kr_params *params, int64_t bucket_bytes);
 void kr_grad_sums_deinit(kr_grad_sums *g);
+
+/* Before the first step: the gradient of this parameter is final at the end of a backward pass. NULL is ignored. */
+void kr_grad_sums_add_late(kr_grad_sums *g, const kr_tensor *param);
 
 /* A step of `count` micro-batches; false without memory for its buffers. */
 bool kr_grad_sums_begin(kr_grad_sums *g, int64_t count);
@@ -68,6 +75,9 @@ void kr_grad_sums_close(kr_grad_sums *g);
 
 /* All buckets of a micro-batch, and its close. */
 bool kr_grad_sums_finish_all(kr_grad_sums *g);
+
+/* After the last micro-batch: g += other, a sum of other gradients of the same parameters. */
+bool kr_grad_sums_add(kr_grad_sums *g, const kr_grad_sums *other);
 
 /* After the last micro-batch: the gradients of the parameters are the sums; without keep_grad 16-bit ones, which the sums do
  * not use any more, are zeroed. */

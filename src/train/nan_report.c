@@ -209,7 +209,7 @@ static void put_op(text *t, search *s)
     kr_random_return(s->ctx, s->random);
     s->ctx->check_finite = true;
     if (kr_loader_next(s->t->tape, s->t->loader, &s->batch) == KR_OK)
-        kr_trainer_loss(s->t, s->t->tape, &s->batch, s->state, NULL);
+        kr_trainer_loss(s->t, s->t->tape, &s->batch, s->state, NULL, NULL);
     s->ctx->check_finite = false;
     if (kr_ctx_failed(s->ctx)) {
         const char *message = kr_ctx_message(s->ctx), *layer = strstr(message, ", layer ");
@@ -312,17 +312,17 @@ static bool search_batch(search *s, const kr_step_start *start, int64_t m)
     s->at = kr_loader_snapshot(t->loader);
     s->random = kr_random_position_of(s->ctx);
     s->state = m == 0 ? t->carried : t->moving;
-    if (t->ranks > 1 && t->carried && m == kr_rank_first(t, t->rank, t->o.accumulate) && !kr_carry_again(t))
+    if (t->ranks > 1 && t->carried && !t->seq && m == kr_rank_first(t, t->rank, t->o.accumulate) && !kr_carry_again(t))
         return false;
     if (kr_loader_next(t->tape, t->loader, &s->batch) != KR_OK || !check_input(s)) return false;
-    const kr_loss_out out = kr_trainer_loss(t, t->tape, &s->batch, s->state, s->streams);
+    const kr_loss_out out = kr_trainer_loss(t, t->tape, &s->batch, s->state, NULL, s->streams);
     if (!out.loss) return false;
     const double loss = kr_item(out.loss);
     const int64_t n = out.scores.scored;
     if (!isfinite(loss)) return explain_loss(s, loss);
     for (int64_t v = 0; v < s->count; v++)
         if (kr_requires_grad(s->streams[v])) kr_retain_grad(s->streams[v]);
-    if (n > 0 && !kr_trainer_back_propagate(t, out.loss, n)) return false;
+    if (n > 0 && !kr_trainer_back_propagate(t, t->tape, out.loss, n)) return false;
     const kr_param_row *row = first_bad_gradient(t);
     if (row) return explain_gradient(s, row, loss);
     return !t->moving || kr_state_copy(t->moving, out.state) == KR_OK;
@@ -332,8 +332,9 @@ static void search_step(search *s)
 {
     const kr_step_start start = kr_step_start_of(s->t);
     if (!kr_trainer_check_weights(s->t)) return;
-    const int64_t first = kr_rank_first(s->t, s->t->rank, s->t->o.accumulate);
-    const int64_t end = kr_rank_first(s->t, s->t->rank + 1, s->t->o.accumulate);
+    const kr_trainer *t = s->t; /* of rows in pieces, all of them */
+    const int64_t first = kr_rank_first(t, t->rank, t->leaves) % t->o.accumulate;
+    const int64_t end = first + (t->leaves / t->ranks < t->o.accumulate ? t->leaves / t->ranks : t->o.accumulate);
     for (int64_t m = first; m < end; m++) {
         if (search_batch(s, &start, m)) continue;
         if (s->t->o.accumulate > 1 && kr_ctx_failed(s->ctx))

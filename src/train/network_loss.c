@@ -57,7 +57,9 @@ static bool can_shift(kr_ctx *ctx, const kr_network *net, const kr_loss_call *c)
            kr_require(ctx, !net->has_class_tokens, KR_ERR_ARG,
                       OP ": labels is NULL, but the network inserts class tokens; give a label for each output") &&
            kr_require(ctx, !c->call->last_logits_only, KR_ERR_ARG,
-                      OP ": labels is NULL, but the last token has no next one");
+                      OP ": labels is NULL, but the last token has no next one") &&
+           kr_require(ctx, !c->call->seq_parallel, KR_ERR_ARG,
+                      OP ": labels is NULL, but the token after the last one of a piece is on another; give labels");
 }
 
 /* ---- next tokens ---- */
@@ -174,6 +176,10 @@ kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_
         return none;
     const bool is_labelled = c.kind == KR_LOSS_CROSS_ENTROPY;
     kr_tensor *labels = c.labels, *mask = c.scored, *x = net->is_vocab ? c.ids_bs : c.x_bsf;
+    if (!kr_require(tape->ctx, !how.seq_parallel || !how.cu_seqlens, KR_ERR_ARG,
+                    OP ": seq_parallel and cu_seqlens are both given; mark the sequences that begin in this piece in "
+                       "seq_start"))
+        return none;
     if (kr_tensor_rank(x) >= 2) { /* else the forward pass reports the error */
         if (!kr_cu_seqlens_take(tape, OP, how.cu_seqlens, x->dims[0], x->dims[1], &how.seq_start_bs)) return none;
         how.cu_seqlens = NULL;

@@ -4,6 +4,8 @@
 #include "base/sized.h"
 #include "comm/comm_impl.h"
 #include "io/file.h"
+#include "nn/layers_impl.h"
+#include "nn/network_impl.h"
 #include "train/checkpoint_file.h"
 #include "train/optimizer_impl.h"
 
@@ -33,6 +35,9 @@ static bool at_least(kr_ctx *ctx, const char *name, int64_t value, int64_t least
 static bool check_numbers(kr_ctx *ctx, const kr_train_options *o)
 {
     return at_least(ctx, "steps", o->steps, 0) && at_least(ctx, "accumulate", o->accumulate, 1) &&
+           at_least(ctx, "sequence_ranks", o->sequence_ranks, 0) &&
+           kr_require(ctx, o->sequence_mode >= KR_SEQ_AUTO && o->sequence_mode <= KR_SEQ_SCAN, KR_ERR_ARG,
+                      OP ": sequence_mode = %d is not a kr_seq_mode", (int)o->sequence_mode) &&
            at_least(ctx, "eval_every", o->eval_every, KR_AUTO) && at_least(ctx, "eval_batches", o->eval_batches, 0) &&
            at_least(ctx, "save_every", o->save_every, KR_AUTO) && at_least(ctx, "keep_last", o->keep_last, 0) &&
            at_least(ctx, "n_extra_files", o->n_extra_files, 0) &&
@@ -90,9 +95,12 @@ static bool take_comm(kr_trainer *t)
 
 static bool check_ranks(kr_trainer *t)
 {
-    return kr_require(t->ctx, t->o.accumulate % t->ranks == 0, KR_ERR_ARG,
+    t->pieces = t->o.sequence_ranks > 1 ? t->o.sequence_ranks : 1;
+    t->leaves = t->pieces * t->o.accumulate;
+    const int n = t->ranks % t->pieces == 0 ? t->ranks / t->pieces : t->ranks; /* that a micro-batch is dealt to */
+    return kr_require(t->ctx, t->o.accumulate % n == 0, KR_ERR_ARG,
                       OP ": accumulate = %lld micro-batches cannot be dealt to %d ranks; make it a multiple of %d",
-                      (long long)t->o.accumulate, t->ranks, t->ranks);
+                      (long long)t->o.accumulate, n, n);
 }
 
 static const char *copy_text(kr_trainer *t, const char *text)
@@ -164,9 +172,20 @@ static bool take_schedule(kr_trainer *t)
     return kr_blame(t->ctx, OP);
 }
 
+/* What a network uses before its first layer. */
+static void add_late(kr_trainer *t)
+{
+    const kr_network *net = t->net;
+    kr_grad_sums_add_late(&t->sums, net->embedding_wd);
+    kr_grad_sums_add_late(&t->sums, net->in_proj);
+    kr_grad_sums_add_late(&t->sums, net->in_proj_bias);
+    kr_grad_sums_add_late(&t->sums, net->class_tokens_nf);
+    kr_grad_sums_add_late(&t->sums, net->layers->latents_nd);
+}
+
 static bool make_results(kr_trainer *t)
 {
-    const size_t count = (size_t)t->o.accumulate;
+    const size_t count = (size_t)t->leaves;
     if (count <= SIZE_MAX / sizeof *t->results) t->results = kr_arena_alloc(&t->arena, count * sizeof *t->results);
     return kr_require(t->ctx, t->results, KR_ERR_NOMEM, OP ": no memory for the losses of %zu batches a step", count);
 }
@@ -190,7 +209,8 @@ static bool build(kr_trainer *t, const kr_train_options *options)
     t->net = kr_model_network(t->model);
     t->params = t->model ? kr_network_params(t->net) : t->o.params;
     kr_grad_sums_init(&t->sums, ctx, t->params, 0);
-    if (!make_results(t)) return false;
+    if (t->net && !t->net->is_custom) add_late(t);
+    if (!kr_pieces_check(t) || !make_results(t)) return false;
     if (!(t->tape = kr_tape_create(ctx, KR_TAPE_GRAD)) || !make_optimizer(t)) return false;
     if (!t->loader->options.carry) return true;
     t->carried = kr_state_create(ctx, kr_network_layers(t->net), t->loader->options.batch);
@@ -212,10 +232,11 @@ kr_trainer *kr_trainer_create(kr_ctx *ctx, kr_model *model, kr_loader *loader, c
         .loss = none, .lr = none, .grad_norm = none, .eval_loss = none, .eval_accuracy = none, .best_loss = none
     };
     kr_arena_init(&t->arena, &ctx->memory, ARENA_BYTES);
-    t->ranks = 1;
+    t->ranks = t->pieces = 1;
+    t->leaves = 1;
     bool is_made = build(t, options);
     if (t->ranks > 1) is_made = kr_ranks_meet(t, is_made);
-    if (is_made) return t;
+    if (is_made && kr_pieces_create(t)) return t;
     kr_trainer_destroy(t);
     return NULL;
 }
@@ -228,6 +249,7 @@ void kr_trainer_destroy(kr_trainer *t)
     kr_state_destroy(t->moving);
     kr_carry_free(t);
     kr_ranks_free(t);
+    kr_pieces_destroy(t);
     kr_grad_sums_deinit(&t->sums);
     kr_optimizer_destroy(t->optimizer);
     kr_tape_destroy(t->eval_tape);

@@ -33,17 +33,31 @@ struct kr_trainer {
     kr_tape *eval_tape; /* NULL before the first evaluation */
     kr_optimizer *optimizer;
     kr_grad_sums sums;        /* of steps with several micro-batches */
-    kr_batch_result *results; /* [accumulate], of the running step */
+    int pieces;               /* of each row */
+    int64_t leaves;           /* of a step's sum of gradients: pieces * accumulate */
+    kr_batch_result *results; /* [leaves], of the running step */
+
+    /* With several pieces (train/trainer_pieces.c). */
+    kr_seq_parallel *seq;
+    kr_comm *row_comm; /* the ranks with the same rows; NULL: one rank, which has for the pieces behind the first ... */
+    int n_more;
+    kr_tape **piece_tapes;     /* [n_more] */
+    kr_grad_sums *piece_sums;  /* [n_more] */
+    kr_loss_out *piece_losses; /* [pieces] */
 
     kr_comm *comm; /* NULL: one rank */
     int rank, ranks;
     bool has_entered;
-    int64_t posted; /* buckets of the running step, of ... */
-    int64_t ntickets;
+    int64_t posted;       /* buckets of the running step, of ... */
+    int64_t ntickets;     /* ... these */
+    int64_t posted_early; /* during the backward pass */
     kr_ticket *tickets;
     void *exchange; /* this rank's results, then those of all */
     size_t exchange_bytes;
     double comm_seconds, wait_seconds; /* of comm, before the running step */
+    double began, compute_seconds;     /* of the running step: when it did, on the system's clock; of this rank */
+    double *each_seconds;              /* [ranks]: compute_seconds of all */
+    kr_train_ranks stats;              /* of the last step */
     char *carry_in;                    /* carried states: received bytes, and those to send behind them */
     size_t carry_bytes;                /* of one of the two */
     kr_ticket carry_ticket;
@@ -119,9 +133,12 @@ static inline bool kr_loader_is_at_end(const kr_loader *loader)
 }
 
 /* The loss of a batch by the run's options. Its number of scored positions is checked: loss NULL after an error.
- * streams: NULL, or as in kr_call; ignored with a loss_fn. */
+ * seq: NULL, or of the piece that the batch is; streams: NULL, or as in kr_call; ignored with a loss_fn. */
 kr_loss_out kr_trainer_loss(const kr_trainer *t, kr_tape *tape, const kr_batch *batch, const kr_state *state,
-                            kr_tensor **streams);
+                            kr_seq_parallel *seq, kr_tensor **streams);
+
+/* Notes the loss of a leaf; false if there is none, or if it is not finite. */
+bool kr_trainer_keep(kr_trainer *t, int64_t leaf, const kr_loss_out *out, const kr_batch *batch);
 
 /* A step's micro-batches have numbers m from 0. Which rows one has, and its random numbers, follow from the state at the
  * beginning of the step and from m alone. */
@@ -133,8 +150,9 @@ typedef struct kr_step_start {
 
 kr_step_start kr_step_start_of(const kr_trainer *t);
 
-/* Before micro-batch m; m = options.accumulate: after the step. False if the loader has ended before it. */
-bool kr_trainer_place(kr_trainer *t, const kr_step_start *start, int64_t m);
+/* Before a leaf: piece p of micro-batch m has number p * accumulate + m; leaf = leaves: after the step. False if the loader has
+ * ended before it. */
+bool kr_trainer_place(kr_trainer *t, const kr_step_start *start, int64_t leaf);
 
 /* Back to the state before the step. */
 void kr_trainer_return(kr_trainer *t, const kr_step_start *start);
@@ -143,8 +161,8 @@ void kr_trainer_return(kr_trainer *t, const kr_step_start *start);
  * the micro-batch has; otherwise it is a constant, so that no micro-batch has to know the others. */
 int64_t kr_trainer_unit(const kr_trainer *t, int64_t n_scored);
 
-/* Back-propagates a micro-batch's loss, which scores n_scored positions. */
-bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_scored);
+/* Back-propagates a leaf's loss, which scores n_scored positions. */
+bool kr_trainer_back_propagate(const kr_trainer *t, kr_tape *tape, kr_tensor *loss, int64_t n_scored);
 
 /* ---- NaN and infinity ---- */
 

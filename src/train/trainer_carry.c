@@ -69,7 +69,7 @@ static bool shape(kr_trainer *t)
     const kr_step_start start = kr_step_start_of(t);
     kr_batch batch;
     if (kr_loader_next(t->eval_tape, t->loader, &batch) == KR_OK) {
-        const kr_loss_out out = kr_trainer_loss(t, t->eval_tape, &batch, t->carried, NULL);
+        const kr_loss_out out = kr_trainer_loss(t, t->eval_tape, &batch, t->carried, NULL, NULL);
         if (out.loss) kr_state_copy(t->moving, out.state);
     }
     kr_trainer_return(t, &start);
@@ -86,8 +86,8 @@ void kr_carry_free(kr_trainer *t)
 
 bool kr_carry_begin(kr_trainer *t)
 {
-    t->has_taken = t->rank == 0;
-    t->has_given = t->rank == t->ranks - 1;
+    t->has_taken = t->rank == 0 || t->seq;
+    t->has_given = t->rank == t->ranks - 1 || t->seq;
     if (!shape(t)) return false;
     const size_t bytes = state_bytes(t->moving);
     if (bytes == t->carry_bytes) return true;
@@ -129,7 +129,7 @@ void kr_carry_end(kr_trainer *t)
     if (!t->has_taken) kr_comm_recv(t->comm, t->rank - 1, t->carry_in, t->carry_bytes);
     t->has_taken = true;
     kr_carry_give(t, NULL);
-    if (t->rank < t->ranks - 1) kr_comm_end(t->comm, t->carry_ticket);
+    if (t->rank < t->ranks - 1 && !t->seq) kr_comm_end(t->comm, t->carry_ticket);
 }
 
 bool kr_carry_share(kr_trainer *t)

@@ -31,7 +31,7 @@ static bool run_batch(const evaluating *e, int64_t i)
     kr_random_return(t->ctx,
                      (kr_random_position){ e->random.seed, e->random.stream + (uint64_t)i * streams_per_batch });
     if (kr_loader_next(t->eval_tape, e->loader, &batch) != KR_OK) return false;
-    const kr_loss_out out = kr_trainer_loss(t, t->eval_tape, &batch, e->state, NULL);
+    const kr_loss_out out = kr_trainer_loss(t, t->eval_tape, &batch, e->state, NULL, NULL);
     if (!out.loss || (e->state && kr_state_copy(e->state, out.state) != KR_OK)) return false;
     e->results[i] = (kr_batch_result){ .scored = out.scores.scored,
                                        .right = out.scores.right,
@@ -91,8 +91,10 @@ static bool begin(kr_trainer *t, const kr_loader *loader, int64_t max_batches)
 kr_evaluation kr_trainer_evaluate(kr_trainer *t, kr_loader *loader, int64_t max_batches)
 {
     const kr_evaluation none = { .loss = (double)NAN };
-    if (t && t->ranks > 1 && !kr_trainer_ready(t)) kr_comm_agree(t->comm); /* the others wait for this rank */
-    if (!kr_trainer_ready(t) || !begin(t, loader, max_batches)) return none;
+    if (!kr_trainer_ready(t) || !begin(t, loader, max_batches)) {
+        if (t && t->ranks > 1) kr_comm_agree(t->comm); /* the others wait for this rank */
+        return none;
+    }
     const bool has_ema = t->optimizer->options.ema_decay > 0 && !t->optimizer->ema_is_in;
     const kr_random_position random = kr_random_position_of(t->ctx);
     const kr_loader_position position = kr_loader_snapshot(loader);

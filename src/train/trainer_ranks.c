@@ -5,6 +5,7 @@
  * A rank that fails posts the buckets that it has not computed, too; they are not used, since all ranks then exchange whether
  * they have failed. So the communicator can be used after errors of a rank, and the step is undone on all of them.
  */
+#define _POSIX_C_SOURCE 200809L
 #include "train/trainer_ranks.h"
 
 #include "base/hash.h"
@@ -13,9 +14,18 @@
 #include "tape/tape_impl.h"
 #include "train/optimizer_impl.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define OP "trainer"
+
+static double now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+}
 
 /* ---- the same run on all ranks ---- */
 
@@ -30,6 +40,8 @@ static uint64_t hash_options(const kr_trainer *t)
     const kr_optimizer_options *o = &t->optimizer->options;
     const kr_loader_options *l = &t->loader->options;
     const int64_t numbers[] = { t->o.accumulate,
+                                t->pieces,
+                                t->o.sequence_mode,
                                 t->o.loss,
                                 t->o.loss_fn != NULL,
                                 t->o.steps,
@@ -132,8 +144,8 @@ bool kr_ranks_meet(kr_trainer *t, bool is_made)
 
 static size_t exchange_bytes(const kr_trainer *t)
 {
-    const size_t n = (size_t)(t->o.accumulate / t->ranks) * sizeof(kr_batch_result) + (size_t)t->sums.nrows + 1;
-    return (n + 7) / 8 * 8;
+    const size_t n = (size_t)(t->leaves / t->ranks) * sizeof(kr_batch_result) + sizeof(double);
+    return (n + (size_t)t->sums.nrows + 1 + 7) / 8 * 8;
 }
 
 void kr_ranks_free(kr_trainer *t)
@@ -141,8 +153,10 @@ void kr_ranks_free(kr_trainer *t)
     kr_memory *memory = &t->ctx->memory;
     if (t->tickets) kr_memory_free(memory, t->tickets, (size_t)t->ntickets * sizeof *t->tickets);
     if (t->exchange) kr_memory_free(memory, t->exchange, t->exchange_bytes);
+    if (t->each_seconds) kr_memory_free(memory, t->each_seconds, 2 * (size_t)t->ranks * sizeof(double));
     t->tickets = NULL;
     t->exchange = NULL;
+    t->each_seconds = NULL;
 }
 
 static bool allocate(kr_trainer *t)
@@ -154,7 +168,8 @@ static bool allocate(kr_trainer *t)
     t->exchange_bytes = bytes;
     t->tickets = kr_memory_alloc(&t->ctx->memory, (size_t)t->ntickets * sizeof *t->tickets);
     t->exchange = kr_memory_alloc(&t->ctx->memory, bytes);
-    if (t->tickets && t->exchange) return true;
+    t->each_seconds = kr_memory_alloc_zeroed(&t->ctx->memory, 2 * (size_t)t->ranks * sizeof(double));
+    if (t->tickets && t->exchange && t->each_seconds) return true;
     kr_ranks_free(t);
     return kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for the results of %d ranks", t->ranks);
 }
@@ -166,7 +181,9 @@ bool kr_ranks_begin(kr_trainer *t, bool is_ready)
     t->posted = 0;
     t->comm_seconds = info.seconds;
     t->wait_seconds = info.wait_seconds;
-    return kr_comm_agree(t->comm) == KR_OK;
+    const bool is_agreed = kr_comm_agree(t->comm) == KR_OK;
+    t->began = now() - (kr_comm_info_of(t->comm).wait_seconds - info.wait_seconds); /* the wait is taken off later */
+    return is_agreed;
 }
 
 /* ---- sums of gradients ---- */
@@ -178,11 +195,12 @@ static bool post(kr_trainer *t)
     const kr_grad_sums *g = &t->sums;
     const kr_grad_bucket *bucket = &g->buckets[t->posted];
     int64_t most = 0, n = 0;
-    for (int64_t i = bucket->row; i > bucket->row_end; i--) most += kr_optimizer_shares_of(t->optimizer, i, 0, NULL);
+    for (int64_t k = bucket->from; k < bucket->end; k++)
+        most += kr_optimizer_shares_of(t->optimizer, g->order[k], 0, NULL);
     kr_comm_share *shares = kr_memory_alloc(memory, (size_t)(most + 1) * sizeof *shares);
     if (!shares) kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for a list of %lld pieces", (long long)most);
-    for (int64_t i = bucket->row; shares && i > bucket->row_end; i--)
-        if (g->rows[i].param) n += kr_optimizer_shares_of(t->optimizer, i, g->rows[i].at - bucket->first, shares + n);
+    for (int64_t k = bucket->from; shares && k < bucket->end; k++)
+        n += kr_optimizer_shares_of(t->optimizer, g->order[k], g->rows[g->order[k]].at - bucket->first, shares + n);
     t->tickets[t->posted++] =
         kr_comm_begin_sum_shares(t->comm, kr_grad_sums_bucket(g, bucket), shares, n, bucket->dtype);
     if (shares) kr_memory_free(memory, shares, (size_t)(most + 1) * sizeof *shares);
@@ -191,8 +209,8 @@ static bool post(kr_trainer *t)
 
 static bool is_final(const kr_trainer *t, const kr_grad_bucket *bucket, int64_t fence)
 {
-    for (int64_t i = bucket->row; i > bucket->row_end; i--)
-        if (t->sums.rows[i].param && !kr_grad_is_final(t->sums.rows[i].param, fence)) return false;
+    for (int64_t k = bucket->from; k < bucket->end; k++)
+        if (!kr_grad_is_final(t->sums.rows[t->sums.order[k]].param, fence)) return false;
     return true;
 }
 
@@ -207,6 +225,7 @@ static void post_final(void *user, int64_t fence)
 void kr_ranks_post_at_fences(kr_trainer *t, bool is_on)
 {
     kr_tape_set_fences(t->tape, is_on ? post_final : NULL, t);
+    t->posted_early = t->posted;
 }
 
 /* What is left to post, finished or not, and the end of all sums. */
@@ -225,21 +244,24 @@ static void end_sums(kr_trainer *t, kr_held_error *held)
 
 static bool exchange(kr_trainer *t, bool has_failed, bool *has_any_failed)
 {
-    const int64_t count = t->o.accumulate / t->ranks, first = kr_rank_first(t, t->rank, t->o.accumulate);
+    const int64_t count = t->leaves / t->ranks, first = kr_rank_first(t, t->rank, t->leaves);
     const size_t each = exchange_bytes(t), results = (size_t)count * sizeof(kr_batch_result);
     char *own = t->exchange, *all = own + each;
     memset(own, 0, each);
+    char *const reached = own + results + sizeof(double);
     memcpy(own, t->results + first, results);
-    for (int64_t i = 0; i < t->sums.nrows; i++) own[results + (size_t)i] = t->sums.rows[i].is_reached;
-    own[results + (size_t)t->sums.nrows] = has_failed;
+    memcpy(own + results, &t->compute_seconds, sizeof(double));
+    for (int64_t i = 0; i < t->sums.nrows; i++) reached[i] = t->sums.rows[i].is_reached;
+    reached[t->sums.nrows] = has_failed;
     if (kr_comm_gather(t->comm, own, all, each) != KR_OK) return false;
     *has_any_failed = false;
     for (int r = 0; r < t->ranks; r++) {
-        const char *from = all + (size_t)r * each;
+        const char *from = all + (size_t)r * each, *flags = from + results + sizeof(double);
         memcpy(t->results + count * r, from, results);
+        memcpy(&t->each_seconds[r], from + results, sizeof(double));
         for (int64_t i = 0; i < t->sums.nrows; i++)
-            if (from[results + (size_t)i]) t->sums.rows[i].is_reached = true;
-        if (from[results + (size_t)t->sums.nrows]) *has_any_failed = true;
+            if (flags[i]) t->sums.rows[i].is_reached = true;
+        if (flags[t->sums.nrows]) *has_any_failed = true;
     }
     return true;
 }
@@ -283,7 +305,67 @@ void kr_ranks_tell(kr_trainer *t, bool has_found)
 {
     const kr_held_error held = kr_hold_error(t->ctx);
     const bool is_found = kr_ranks_any(t, has_found);
-    if (kr_ctx_failed(t->ctx)) return; /* a rank has gone, or the connection to it */
+    if (kr_ctx_failed(t->ctx)) { /* a rank has gone, or the connection to it */
+        if (has_found) kr_return_error(t->ctx, &held);
+        return;
+    }
     if (has_found || !is_found) kr_return_error(t->ctx, &held);
     kr_comm_agree(t->comm);
+}
+
+/* ---- times ---- */
+
+void kr_ranks_note_computed(kr_trainer *t)
+{
+    const double waited = kr_comm_info_of(t->comm).wait_seconds - t->wait_seconds;
+    t->compute_seconds = now() - t->began - waited;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A rank that is slow for so long is named once by itself: its log knows its host. */
+static void name_slow_rank(const kr_trainer *t, double median)
+{
+    enum { STEPS = 20 };
+    const kr_train_ranks *s = &t->stats;
+    if (s->slow_steps == STEPS && s->slowest_rank == t->rank)
+        kr_note(t->ctx, KR_LOG_WARNING,
+                "%s: this rank has been the slowest for %d steps, with %.3g s of computing a step, "
+                "but half of the ranks need %.3g s or less",
+                kr_comm_text(t->comm), STEPS, s->slowest_seconds, median);
+}
+
+void kr_ranks_note_step(kr_trainer *t)
+{
+    const double most_over_median = 1.3;
+    const kr_comm_info info = kr_comm_info_of(t->comm);
+    kr_train_ranks s = { .rank = t->rank,
+                         .ranks = t->ranks,
+                         .compute_seconds = t->compute_seconds,
+                         .comm_seconds = info.seconds - t->comm_seconds,
+                         .exposed_seconds = info.wait_seconds - t->wait_seconds };
+    for (int r = 1; r < t->ranks; r++)
+        if (t->each_seconds[r] > t->each_seconds[s.slowest_rank]) s.slowest_rank = r;
+    s.slowest_seconds = t->each_seconds[s.slowest_rank];
+    double *sorted = t->each_seconds + t->ranks;
+    memcpy(sorted, t->each_seconds, (size_t)t->ranks * sizeof *sorted);
+    qsort(sorted, (size_t)t->ranks, sizeof *sorted, by_value);
+    const double median = sorted[(t->ranks - 1) / 2];
+    const bool is_slow = s.slowest_seconds > most_over_median * median;
+    if (is_slow) s.slow_steps = s.slowest_rank == t->stats.slowest_rank ? t->stats.slow_steps + 1 : 1;
+    t->stats = s;
+    name_slow_rank(t, median);
+}
+
+kr_train_ranks kr_trainer_ranks_of(const kr_trainer *t)
+{
+    if (!t || t->ranks == 1) return (kr_train_ranks){ .ranks = 1 };
+    kr_train_ranks s = t->stats;
+    s.rank = t->rank;
+    s.ranks = t->ranks;
+    return s;
 }

@@ -14,6 +14,10 @@ bool kr_ranks_begin(kr_trainer *t, bool is_ready);
 /* Before and after the backward pass of this rank's last micro-batch: buckets are posted during it. */
 void kr_ranks_post_at_fences(kr_trainer *t, bool is_on);
 
+/* After this rank's micro-batches: the time that they took. After the step: the times of all ranks. */
+void kr_ranks_note_computed(kr_trainer *t);
+void kr_ranks_note_step(kr_trainer *t);
+
 /* Collective, after this rank's micro-batches: the sums of gradients are those of all ranks, each on its owner, and all ranks
  * have the results of all micro-batches. False on all ranks if one of them has failed before; only that one has an error. */
 bool kr_ranks_sum(kr_trainer *t);
@@ -35,6 +39,24 @@ static inline int64_t kr_rank_first(const kr_trainer *t, int rank, int64_t count
 }
 
 void kr_ranks_free(kr_trainer *t);
+
+/* ---- pieces of rows (trainer_pieces.c) ---- */
+
+/* Can this run have rows in pieces? */
+bool kr_pieces_check(kr_trainer *t);
+
+/* Of several ranks collective. */
+bool kr_pieces_create(kr_trainer *t);
+void kr_pieces_destroy(kr_trainer *t);
+
+/* The piece of all tensors of a batch. */
+bool kr_pieces_cut(const kr_trainer *t, kr_tape *tape, kr_batch *batch, int piece);
+
+/* One rank that computes all pieces: before a step; losses and gradients of a micro-batch; the sum over the pieces; after it. */
+bool kr_pieces_begin(kr_trainer *t);
+bool kr_pieces_run_batch(kr_trainer *t, const kr_step_start *start, int64_t m);
+bool kr_pieces_add(kr_trainer *t);
+void kr_pieces_reset(kr_trainer *t);
 
 /* ---- carried states (trainer_carry.c); of several ranks ---- */
 

@@ -594,9 +594,9 @@ static const sized structs[] = {
     ROW(ROW_OPTIONS, row_options, constrain_user),
     ROW(BLOCK_KIND_INFO, block_kind_info, user),
     ROW(RAW_OPTIONS, raw_options, precision),
-    ROW(PLAN_OPTIONS, plan_options, slow_factors),
     ROW(COMM_OPTIONS, comm_options, meet),
     ROW(COMM_CALL, comm_call, source_bytes),
+    ROW(PLAN_OPTIONS, plan_options, slow_factors),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 

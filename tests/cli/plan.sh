@@ -69,12 +69,14 @@ if command -v python3 >/dev/null; then
         d["simulation"]["step"] > 2 * plans["none", 0]["compute"]' --model mamba2-130m --simulate --slow 3:1.5 --slow 5:2
     of_plan 'weights gathered ahead' 'near(plans["optimizer", 0]["exposed"] - plans["none", 0]["exposed"],
         2 * 3 * 15e-6, 1e-6)' \
-        --model mamba2-130m --gpus 64 --two-levels --gather-ahead
+        --model mamba2-130m --gpus 64 --gather-ahead
     of_plan 'direct exchange' 'near(d["nic_traffic"], 8 * 7 / 8 * 8 * d["parameters"]) and
         near(d["link_traffic"], 7 / 64 * 8 * d["parameters"])' \
-        --model mamba2-130m --gpus 64
+        --model mamba2-130m --gpus 64 --direct
+    of_plan 'hosts without a power of two' 'near(d["nic_traffic"], 6 * 9 / 10 * 8 * d["parameters"])' \
+        --model mamba2-130m --gpus 60 --per-host 6
     of_plan 'two levels' 'near(d["nic_traffic"], 7 / 8 * 8 * d["parameters"]) and "--reduce" not in d["command"]' \
-        --model mamba2-130m --gpus 64 --two-levels
+        --model mamba2-130m --gpus 64
     of_plan 'fast sums' 'd["is_exact"] is False and
         "--reduce fast" in d["command"]' --model mamba2-130m --gpus 64 --reduce fast
     of_plan 'the embedding split' 'plans["none", 0]["last"] > 0 and d["sum_bytes"] > 4 * d["parameters"]' \
@@ -97,7 +99,7 @@ else
     skip plan_json "no python3 to read JSON with"
 fi
 
-quiet 'plan for people' plan --model mamba2-130m --gpus 64 --nics 8 --two-levels --simulate
+quiet 'plan for people' plan --model mamba2-130m --gpus 64 --nics 8 --simulate
 for line in '^model +mamba2, 24 layers, d_model 768, 129 M parameters \(128989632\)$' \
     '^work +0.841 GFLOP a token, 13.79 TFLOP a step' \
     '^cluster +8 hosts, 8 GPUs each; 370 GB/s between GPUs, 8 x 400G = 360 GB/s between hosts$' \
@@ -136,8 +138,8 @@ gives 'plan, link' 2 '^krait: plan: --link is 0, but must be above 0$' plan --mo
 gives 'plan, rate' 2 '^krait: plan: --rate is 0, but must be above 0$' plan --model mamba2-130m --rate 0
 gives 'plan, memory' 2 "^krait: plan: --memory is '80 apples', but must be a size such as 25MB or 80GiB$" \
     plan --model mamba2-130m --memory '80 apples'
-gives 'plan, two kinds of sums' 2 '^krait: plan: --two-levels is for ordered sums, not for --reduce fast$' \
-    plan --model mamba2-130m --two-levels --reduce fast
+gives 'plan, two kinds of sums' 2 '^krait: plan: --direct is for ordered sums, not for --reduce fast$' \
+    plan --model mamba2-130m --direct --reduce fast
 gives 'plan, two rates' 2 '^krait: plan: --rate and --device measured are two sources of one number$' \
     plan --model mamba2-130m --rate 3 --device measured
 gives 'plan, slow' 2 "^krait: plan: --slow is '3', but must be a rank and a factor above 0, such as 3:1.5$" \

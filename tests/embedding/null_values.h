@@ -28,6 +28,7 @@ static struct {
     kr_snapshot *snapshot;
     kr_layer *layer;
     kr_comm *comm;
+    kr_seq_parallel *seq;
     kr_tensor_file *file;
     kr_tensor_writer *writer;
 } made;
@@ -141,6 +142,10 @@ static inline const kr_row_event **v_kr_row_event_list(void)
 static inline kr_layer *v_kr_layer(void)
 {
     return made.layer;
+}
+static inline kr_seq_parallel *v_kr_seq_parallel(void)
+{
+    return made.seq;
 }
 static inline kr_comm *v_kr_comm(void)
 {
@@ -298,11 +303,13 @@ static inline void make_values(void)
     make_model();
     make_text();
     made.comm = kr_comm_create(made.ctx, NULL);
+    made.seq = kr_seq_parallel_create(made.ctx, NULL, 1, KR_SEQ_AUTO);
     CHECK_OK(made.ctx);
 }
 
 static inline void destroy_values(void)
 {
+    kr_seq_parallel_destroy(made.seq);
     kr_comm_destroy(made.comm);
     kr_snapshot_destroy(made.snapshot);
     kr_row_batch_destroy(made.batch);

@@ -1,8 +1,10 @@
-/* fuzz_optimizer.c - any bytes as the file of an optimizer: one that can go on stepping, or an error that leaves it as
- * it was. With KR_FUZZ_SEEDS naming a folder, valid files are put there first: no mutation would find the parameters'
+/* fuzz_optimizer.c - any bytes as the file of an optimizer, whole or the pieces of ranks: one that can go on stepping, or an
+ * error that leaves it as it was. With KR_FUZZ_SEEDS naming a folder, valid files are put there first: no mutation would find the parameters'
  * hash. */
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
+
+#include "train/optimizer_impl.h"
 
 #include <krait/block.h>
 #include <krait/ops.h>
@@ -45,8 +47,27 @@ static void write_seeds(const char *folder)
         kr_tensor_writer_destroy(writer);
         step(optimizer);
     }
+    char seed[512];
+    snprintf(seed, sizeof seed, "%s/seed-pieces", folder);
+    kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
+    if (!kr_optimizer_add_steps(optimizer, writer) || !kr_optimizer_add_pieces(optimizer, writer)) abort();
+    IGNORE(kr_tensor_writer_save(writer, seed, KR_CONTAINER_SAFETENSORS));
+    kr_tensor_writer_destroy(writer);
     kr_optimizer_destroy(optimizer);
     if (kr_ctx_failed(ctx)) abort();
+}
+
+/* The same file as that of a rank: what was checked can be taken. */
+static void read_pieces(const kr_tensor_file *file)
+{
+    kr_params_reset(kr_mamba2_params(block)); /* a state of any finite numbers may have taken them to infinity */
+    kr_optimizer *optimizer = make();
+    const bool is_right = kr_optimizer_restore_pieces(optimizer, 1, &file, false);
+    if (is_right == kr_ctx_failed(ctx) || kr_optimizer_steps(optimizer) != 0) abort();
+    if (is_right && !kr_optimizer_restore_pieces(optimizer, 1, &file, true)) abort();
+    kr_ctx_clear(ctx);
+    step(optimizer);
+    kr_optimizer_destroy(optimizer);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -77,6 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     kr_ctx_clear(ctx);
     step(optimizer);
+    if (file) read_pieces(file);
     kr_tensor_file_close(file);
     kr_optimizer_destroy(optimizer);
     return 0;

@@ -36,6 +36,10 @@ typedef struct rank_law {
     bool has_ema, is_recomputed, by_documents, keep_grad, carry;
     double clip_norm, dropout;
     int n_virtual;
+    int pieces;       /* of each row; 0: whole rows */
+    int64_t length;   /* 0: 11 */
+    int64_t d_model;  /* 0: 48 */
+    int64_t n_epochs; /* 0: the data repeat */
 } rank_law;
 
 /* Everything a run leaves: all weights in f64, and what the optimizer keeps of each element. */
@@ -44,8 +48,12 @@ typedef struct outcome {
     double *weights, *kept[KINDS];
     uint64_t hash;
     int64_t step, positions;
+    bool has_times;
+    int64_t nbuckets, posted_early;
+    size_t bytes; /* of the optimizer's state on this rank */
     double losses[STEPS], norms[STEPS], eval_loss;
-    int64_t scored[STEPS], right[STEPS], steps_hash;
+    int64_t scored[STEPS], right[STEPS];
+    uint64_t steps_hash;
     char failure[600];
 } outcome;
 
@@ -64,7 +72,7 @@ static kr_model *model_of(kr_ctx *ctx, const rank_law *law)
 {
     kr_model_config *config = kr_model_config_create(ctx);
     config->family = law->family;
-    kr_model_config_set_d_model(config, 48);
+    kr_model_config_set_d_model(config, law->d_model ? law->d_model : 48);
     config->mamba1->state_rank = 4;
     config->mamba2->state_rank = config->mamba3->state_rank = 8;
     config->mamba2->per_head_dim = config->mamba3->per_head_dim = 16;
@@ -72,6 +80,7 @@ static kr_model *model_of(kr_ctx *ctx, const rank_law *law)
     config->layers->n_layers = 2;
     config->layers->n_virtual = law->n_virtual;
     if (law->is_recomputed) config->layers->recompute = KR_RECOMPUTE_ALL;
+    if (law->pieces) config->mamba2->path.chunk_len = config->mamba3->path.chunk_len = 16;
     config->network->vocab_size = 256;
     kr_model *model = kr_model_create(ctx, config);
     kr_model_config_destroy(config);
@@ -118,7 +127,9 @@ static void train(rank_run *r, kr_trainer *trainer)
     trainer->sums.bucket_bytes = 20000;
     if (r->has_folder && kr_trainer_resume(trainer) != KR_OK) return;
     for (int64_t i; (i = kr_trainer_progress(trainer).step) < r->until;) {
-        if (kr_trainer_step(trainer) != KR_OK) return;
+        const kr_status status = kr_trainer_step(trainer);
+        if (status == KR_END) break;
+        if (status != KR_OK) return;
         const kr_train_progress p = kr_trainer_progress(trainer);
         o->losses[i] = p.loss;
         o->norms[i] = p.grad_norm;
@@ -128,11 +139,18 @@ static void train(rank_run *r, kr_trainer *trainer)
     if (r->has_folder && kr_trainer_save(trainer) != KR_OK) return;
     o->step = kr_trainer_progress(trainer).step;
     o->positions = kr_trainer_progress(trainer).n_positions;
+    o->nbuckets = trainer->sums.nbuckets;
+    o->bytes = kr_optimizer_bytes(trainer->optimizer);
+    o->posted_early = trainer->posted_early;
+    const kr_train_ranks times = kr_trainer_ranks_of(trainer);
+    o->has_times = times.rank == r->rank && times.ranks == r->ranks &&
+                   (r->ranks == 1 || (times.compute_seconds > 0 && times.slowest_seconds >= times.compute_seconds &&
+                                      times.slowest_rank < r->ranks && times.exposed_seconds >= 0));
     o->eval_loss = kr_trainer_evaluate(trainer, trainer->o.validation, 0).loss;
     keep_weights(trainer->params, o->weights);
     keep_pieces(trainer->optimizer, r->out);
     for (int64_t i = 0; i < trainer->optimizer->count; i++)
-        o->steps_hash = 31 * o->steps_hash + trainer->optimizer->steps[i];
+        o->steps_hash = 31 * o->steps_hash + (uint64_t)trainer->optimizer->steps[i];
 }
 
 static kr_loader *loader_of(const kr_source *source, const rank_law *law, kr_data_part part)
@@ -140,10 +158,11 @@ static kr_loader *loader_of(const kr_source *source, const rank_law *law, kr_dat
     kr_loader_options o;
     kr_loader_options_init(&o);
     o.batch = 2;
-    o.length = law->by_documents ? 0 : 11;
+    o.length = law->by_documents ? 0 : law->length ? law->length : 11;
     o.pack = !law->by_documents;
     o.seed = 5;
     o.carry = law->carry;
+    o.n_epochs = part == KR_DATA_PART_TRAIN ? law->n_epochs : 0;
     o.part = part;
     o.validation_fraction = 0.2;
     return kr_loader_create(source, &o);
@@ -171,6 +190,7 @@ static kr_trainer *trainer_of(const rank_run *r, kr_ctx *ctx, kr_comm *comm, kr_
     options.validation = validation;
     options.dropout = law->dropout;
     options.comm = comm;
+    options.sequence_ranks = law->pieces;
     options.folder = r->has_folder ? r->run : NULL;
     options.keep_last = 0;
     return kr_trainer_create(ctx, model, loader, &options);
@@ -221,7 +241,7 @@ static void *run_rank(void *arg)
 
 static void run_part(const rank_law *law, int ranks, int64_t until, bool has_folder, rank_run *list, outcome *out)
 {
-    enum { ELEMENTS_MOST = 1 << 18 };
+    enum { ELEMENTS_MOST = 1 << 21 };
     for (int k = 0; k < KINDS; k++) out->kept[k] = calloc(ELEMENTS_MOST, sizeof(double));
     for (int i = 0; i < ranks; i++) {
         list[i] =
@@ -263,9 +283,14 @@ static void compare(const rank_law *law, const rank_run *got, const rank_run *wa
                   a->right[i] == b->right[i],
               "%s, rank %d of %d, step %d: loss %.17g, not %.17g; norm %.17g, not %.17g", law->name, got->rank,
               got->ranks, i, a->losses[i], b->losses[i], a->norms[i], b->norms[i]);
+    /* all but the embedding's are posted in the backward pass, if there was one */
+    CHECK(a->nbuckets >= 4 && (law->by_documents || law->n_epochs > 0 || a->posted_early == a->nbuckets - 1),
+          "%s, rank %d of %d: %lld of %lld buckets were posted in the backward pass", law->name, got->rank, got->ranks,
+          (long long)a->posted_early, (long long)a->nbuckets);
+    CHECK(a->has_times, "%s, rank %d of %d: the times of a step make no sense", law->name, got->rank, got->ranks);
     CHECK(a->eval_loss == b->eval_loss, "%s, rank %d of %d: evaluation %.17g, not %.17g", law->name, got->rank,
           got->ranks, a->eval_loss, b->eval_loss);
-    CHECK(a->step == STEPS && a->positions == b->positions && a->steps_hash == b->steps_hash, "%s: step %lld",
+    CHECK(a->step == b->step && a->positions == b->positions && a->steps_hash == b->steps_hash, "%s: step %lld",
           law->name, (long long)a->step);
     compare_elements(law, got->ranks, got->rank, "the weights", a->weights, b->weights, b->elements);
 }
@@ -282,9 +307,12 @@ static void check_law(const rank_law *law)
     outcome whole = { .elements = 0 };
     run_ranks(law, 1, one, &whole);
     CHECK(!one->own.failure[0], "%s: %s", law->name, one->own.failure);
-    CHECK(one->own.losses[STEPS - 1] < one->own.losses[0], "%s: the loss goes from %g to %g", law->name,
-          one->own.losses[0], one->own.losses[STEPS - 1]);
-    for (int ranks = 2; ranks <= RANKS_MOST && ranks <= law->micro_batches; ranks *= 2) {
+    CHECK(one->own.step == STEPS || law->n_epochs > 0, "%s: %lld steps", law->name, (long long)one->own.step);
+    CHECK(one->own.losses[one->own.step - 1] < one->own.losses[0], "%s: the loss goes from %g to %g", law->name,
+          one->own.losses[0], one->own.losses[one->own.step - 1]);
+    const int least = law->pieces ? law->pieces : 2;
+    const int64_t leaves = law->micro_batches * (law->pieces ? law->pieces : 1);
+    for (int ranks = least; ranks <= RANKS_MOST && ranks <= leaves; ranks *= 2) {
         rank_run list[RANKS_MOST];
         outcome parts = { .elements = 0 };
         run_ranks(law, ranks, list, &parts);
@@ -371,6 +399,37 @@ TEST(ranks_of_documents)
                            .by_documents = true });
 }
 
+/* The last step has fewer micro-batches than ranks. */
+TEST(ranks_at_the_end_of_the_data)
+{
+    check_law(&(rank_law){
+        .name = "mamba2, 3 epochs", .family = KR_FAMILY_MAMBA2, .micro_batches = 8, .clip_norm = 1, .n_epochs = 3 });
+    check_law(&(rank_law){ .name = "mamba3, carried, 2 epochs",
+                           .family = KR_FAMILY_MAMBA3,
+                           .micro_batches = 8,
+                           .carry = true,
+                           .n_epochs = 2 });
+}
+
+/* Each rank keeps its share of the state, and not much more: pieces are blocks, and the smallest rows are whole. */
+TEST(ranks_share_the_optimizer)
+{
+    const rank_law law = { .name = "large", .family = KR_FAMILY_MAMBA2, .micro_batches = 4, .d_model = 256 };
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+        rank_run list[RANKS_MOST];
+        outcome parts = { .elements = 0 };
+        begin_folder();
+        run_part(&law, ranks, 0, false, list, &parts);
+        end_folder();
+        for (int r = 0; r < ranks; r++) {
+            const double share = 8.0 * (double)list[r].own.elements / ranks;
+            CHECK(fabs((double)list[r].own.bytes - share) < 0.05 * share, "rank %d of %d keeps %zu bytes, not %.0f", r,
+                  ranks, list[r].own.bytes, share);
+        }
+        free_run(list, ranks, &parts);
+    }
+}
+
 /* Each micro-batch begins from the state after the one before it, on another rank. */
 TEST(ranks_of_carried_states)
 {
@@ -388,6 +447,56 @@ TEST(ranks_of_carried_states)
                            .micro_batches = 4,
                            .has_ema = true,
                            .carry = true });
+}
+
+/* Rows in pieces, on a grid of ranks by pieces and micro-batches; one rank computes the pieces in turn. */
+TEST(ranks_of_rows_in_pieces)
+{
+    check_law(&(rank_law){ .name = "mamba2, 2 pieces, ema",
+                           .family = KR_FAMILY_MAMBA2,
+                           .micro_batches = 4,
+                           .clip_norm = 1,
+                           .has_ema = true,
+                           .pieces = 2,
+                           .length = 45 });
+    check_law(&(rank_law){ .name = "mamba3, 4 pieces, one micro-batch, muon",
+                           .family = KR_FAMILY_MAMBA3,
+                           .kind = KR_OPTIMIZER_MUON,
+                           .micro_batches = 1,
+                           .pieces = 4,
+                           .length = 61 });
+    check_law(&(rank_law){ .name = "mamba1, 3 pieces",
+                           .family = KR_FAMILY_MAMBA1,
+                           .micro_batches = 2,
+                           .clip_norm = 1,
+                           .pieces = 3,
+                           .length = 20 });
+    check_law(&(rank_law){ .name = "mamba2, 2 pieces, bf16, recomputed, dropout",
+                           .family = KR_FAMILY_MAMBA2,
+                           .dtype = KR_DTYPE_BF16,
+                           .micro_batches = 2,
+                           .clip_norm = 1,
+                           .is_recomputed = true,
+                           .dropout = 0.1,
+                           .pieces = 2,
+                           .length = 32 });
+    check_law(&(rank_law){ .name = "mamba1, 2 pieces, documents",
+                           .family = KR_FAMILY_MAMBA1,
+                           .micro_batches = 2,
+                           .by_documents = true,
+                           .pieces = 2 });
+}
+
+TEST(ranks_of_carried_rows_in_pieces)
+{
+    const rank_law law = { .name = "mamba3, 2 pieces, carried",
+                           .family = KR_FAMILY_MAMBA3,
+                           .micro_batches = 1,
+                           .clip_norm = 1,
+                           .carry = true,
+                           .pieces = 2,
+                           .length = 32 };
+    check_law(&law);
 }
 
 /* ---- checkpoints ---- */
@@ -462,4 +571,39 @@ TEST(ranks_resume_what_any_number_has_saved)
         free_run(saved, ranks[part], &saved_parts);
     }
     remove_tree(folder);
+}
+
+/* A share that was changed, or is missing, is an error of all ranks that names the file. */
+static void check_damaged(const rank_law *law, int ranks, bool is_missing)
+{
+    rank_run list[RANKS_MOST];
+    outcome parts = { .elements = 0 };
+    char path[512];
+    run_part(law, 4, 2, true, list, &parts);
+    free_run(list, 4, &parts);
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000002/training-00002-of-00004.safetensors", the_run());
+    FILE *file = fopen(path, "r+b");
+    CHECK(file != NULL, "%s is missing", path);
+    if (!file) return;
+    fseek(file, -1, SEEK_END);
+    fputc(0x5a, file);
+    fclose(file);
+    if (is_missing) remove(path);
+    parts = (outcome){ .elements = 0 };
+    run_part(law, ranks, 3, true, list, &parts);
+    for (int r = 0; r < ranks; r++)
+        CHECK(strstr(list[r].own.failure, "training-00002-of-00004.safetensors"), "rank %d of %d: \"%s\"", r, ranks,
+              list[r].own.failure);
+    free_run(list, ranks, &parts);
+}
+
+TEST(ranks_refuse_damaged_shares)
+{
+    const rank_law law = { .name = "mamba2", .family = KR_FAMILY_MAMBA2, .micro_batches = 8 };
+    for (int ranks = 1; ranks <= 4; ranks *= 2)
+        for (int is_missing = 0; is_missing < 2; is_missing++) {
+            begin_folder();
+            check_damaged(&law, ranks, is_missing);
+            remove_tree(folder);
+        }
 }

@@ -35,9 +35,10 @@ typedef enum kr_plan_shards {
 
 /* How an array is exchanged, which is half of a sum. */
 typedef enum kr_plan_exchange {
-    KR_PLAN_EXCHANGE_DIRECT = 0, /* every rank sends its slice to every other rank; ordered sums, as kr_comm does it */
-    KR_PLAN_EXCHANGE_HOSTS = 1,  /* inside a host, then between hosts in log2(hosts) messages; ordered sums */
-    KR_PLAN_EXCHANGE_RINGS = 2   /* pipelined rings, as an engine's own sums do it */
+    KR_PLAN_EXCHANGE_DIRECT = 0, /* every rank sends its slice to every other rank; ordered sums */
+    KR_PLAN_EXCHANGE_HOSTS =
+        1, /* inside a host, then between hosts in log2(hosts) rounds; ordered sums, as kr_comm has them */
+    KR_PLAN_EXCHANGE_RINGS = 2 /* pipelined rings, as an engine's own sums do it */
 } kr_plan_exchange;
 
 typedef struct kr_plan_options {

@@ -18,6 +18,7 @@
 
 #include <krait/base.h>
 #include <krait/block.h>
+#include <krait/seq_parallel.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -402,6 +403,11 @@ typedef struct kr_call {
     /* Precision of matrix products of this call and of its backward pass; KR_PRECISION_UNSET, the default: that of the
      * context (kr_ctx_options.precision). */
     kr_precision precision;
+    /* Forward only: x and all tensors of a number for each token are this rank's piece of each row. `state` counts on the
+     * first piece only; the new state is that after the piece, of one row for each row of x, also for packed rows: a sequence
+     * that begins before the piece continues unless its first token is marked. Cannot be combined with class tokens and
+     * `advance`. NULL, the default: the whole rows. */
+    kr_seq_parallel *seq_parallel;
 } kr_call;
 #define kr_call_init(call) KR_STRUCT_INIT(CALL, kr_call, call)
 

@@ -379,8 +379,15 @@ typedef struct kr_train_options {
     /* NULL: this process alone. Otherwise the ranks of the communicator train one model: all of them create a trainer with the
      * same options, over the same data and equal weights, and make the same calls in the same order, which are collective.
      * accumulate must be a multiple of their number; each rank computes its share of the micro-batches and keeps its share
-     * of the optimizer's state. Must outlive the trainer. See docs/distributed.md. */
+     * of the optimizer's state, which is what kr_optimizer_snapshot of its optimizer has. Must outlive the trainer. See
+     * docs/distributed.md. */
     kr_comm *comm;
+    /* 0, 1: rows are whole. P: each row is cut into P pieces at multiples of kr_network_grid, and P ranks compute one piece
+     * each (<krait/seq_parallel.h>): rows may then be P times as long. The ranks are a multiple of P, and rank r has piece
+     * r / (ranks / P); or one rank computes all pieces, with the same bits in KR_SEQ_EXACT. Evaluations have whole rows. An
+     * error of one rank during a step then ends the run of all. */
+    int sequence_ranks;
+    kr_seq_mode sequence_mode; /* KR_SEQ_AUTO */
 } kr_train_options;
 #define kr_train_options_init(options) KR_STRUCT_INIT(TRAIN_OPTIONS, kr_train_options, options)
 
@@ -425,6 +432,19 @@ KR_API kr_evaluation kr_trainer_evaluate(kr_trainer *trainer, kr_loader *loader,
 /* The progress of the run, and the optimizer, which belongs to the trainer. */
 KR_API kr_train_progress kr_trainer_progress(const kr_trainer *trainer);
 KR_API kr_optimizer *kr_trainer_optimizer(const kr_trainer *trainer);
+
+/* Ranks and times of the last step, the same on all ranks but for the times of communication. */
+typedef struct kr_train_ranks {
+    int rank, ranks;        /* 0 and 1 without a communicator; all times are 0 then */
+    double compute_seconds; /* of this rank's micro-batches, without what it waited for */
+    double comm_seconds;    /* that the communicator was busy, also while this rank computed */
+    double exposed_seconds; /* that this rank waited for it */
+    int slowest_rank;       /* the one with the most compute_seconds ... */
+    int slow_steps;         /* ... and how many steps it has now been 1.3 times over the median, without a break */
+    double slowest_seconds; /* its compute_seconds */
+    uint64_t reserved[4];   /* 0; for later versions */
+} kr_train_ranks;
+KR_API kr_train_ranks kr_trainer_ranks_of(const kr_trainer *trainer);
 
 #ifdef __cplusplus
 }
