@@ -39,7 +39,7 @@ typedef struct kr_seq_parallel kr_seq_parallel;
 typedef enum kr_seq_mode { KR_SEQ_AUTO = 0, KR_SEQ_EXACT = 1, KR_SEQ_SCAN = 2 } kr_seq_mode;
 
 /* With a communicator, of the same context: piece = rank, and pieces = 0 or the number of ranks. comm NULL: this rank computes
- * all pieces of a row, one after another, with the same bits: the forward pass of piece p on a tape of its own, for p from 0,
+ * all pieces of a row, one after another, with the same bits: the forward pass of piece p on its own tape, for p from 0,
  * each after kr_seq_parallel_begin; then the backward passes from the last piece to the first.
  *
  * Calls with it are collective, and so is their backward pass: all ranks make the same calls with the same network and number
