@@ -346,6 +346,25 @@ static void run_raw(void)
     printf("raw %.4f %zu\n", (double)y[4], kr_raw_work(ctx, KR_RAW_NORM, 5, views, &options));
 }
 
+static void run_comm(void)
+{
+    double x[3] = { 1, 2, 3 };
+    kr_comm_options options;
+    kr_comm_call call;
+    kr_comm_options_init(&options);
+    options.engine = "self";
+    kr_comm *comm = kr_comm_create(ctx, &options);
+    check("comm");
+    kr_comm_call_init(&call);
+    call.op = KR_COMM_SUM;
+    call.dtype = KR_DTYPE_F64;
+    call.to = x;
+    call.n = 3;
+    if (kr_comm_end(comm, kr_comm_begin(comm, &call)) != KR_OK) check("comm.sum");
+    printf("comm %d %d %.4f\n", kr_comm_rank(comm), kr_comm_size(comm), x[2]);
+    kr_comm_destroy(comm);
+}
+
 static void run_training(kr_loader *loader)
 {
     kr_model_config *config = kr_model_config_create(ctx);
@@ -409,6 +428,7 @@ int main(void)
     check("context");
     run_ops();
     run_raw();
+    run_comm();
     run_gradcheck();
     run_params();
     run_registered();
