@@ -28,8 +28,9 @@ static void agree(const char *what, const kr_model_config *config, const kr_plan
 static void agree_on_clusters(const char *what, const kr_model_config *config, int64_t ranks)
 {
     static const double nics[] = { 360e9, 45e9, 11.25e9 };
+    const int step = kr_test_quick() ? 7 : 1; /* of 48, so that each choice occurs with others */
     for (int n = 0; n < 3; n++)
-        for (int variant = 0; variant < 48; variant++) {
+        for (int variant = step > 1 ? n : 0; variant < 48; variant += step) {
             kr_plan_options o = options_of(ranks);
             o.nic_bytes = nics[n];
             o.exchange = (kr_plan_exchange)(variant / 16);
