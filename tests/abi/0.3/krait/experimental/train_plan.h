@@ -111,7 +111,7 @@ typedef struct kr_plan_simulation {
 } kr_plan_simulation;
 
 /* Runs the schedule of a plan on a modelled network, rank by rank and bucket by bucket: layers go backward one after
- * the other, buckets are posted when their last gradient is there, and one communication thread of each rank exchanges them
+ * the other, buckets are posted when their last gradient is final, and one communication thread of each rank exchanges them
  * in that order. At most 65536 ranks. The same options give the same result. Errors as those of kr_plan_make. */
 KR_EXPERIMENTAL_API kr_status kr_plan_simulate(kr_ctx *ctx, const kr_model_config *config,
                                                const kr_plan_options *options, kr_plan_simulation *simulation);
